@@ -37,4 +37,9 @@ def falls_short(rate: PlaneRate) -> str | None:
     if says is None or rate.at_least or rate.mbps >= CUT * says:
         return None
     way = "to" if rate.direction == "tx" else "from"
-    return f"{rate.interface} says {says} Mb/s, {rate.mbps:.0f} get through {way} {rate.peer}"
+    return carries_less(rate.interface, says, rate.mbps, f"{way} {rate.peer}")
+
+
+def carries_less(who: str, says: int, mbps: float, whither: str) -> str:
+    """Return who says what a plane carries, and what got through; both in Mb/s."""
+    return f"{who} says {says} Mb/s, {mbps:.0f} get through {whither}"

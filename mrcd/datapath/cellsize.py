@@ -8,14 +8,13 @@ their way to mrc0.
 from __future__ import annotations
 
 import asyncio
-import struct
 import time
 from collections.abc import Awaitable, Callable
 
 from mrcd.config.config import CELL_MAX, Config
 from mrcd.datapath.datapath import Datapath
 from mrcd.datapath.dial import Dial
-from mrcd.linux import bpf, bpfbatch, interfaces
+from mrcd.linux import interfaces
 from mrcd.linux.interfaces import Traffic
 from mrcd.linux.netlink import Netlink
 from mrcd.service.log import get_logger
@@ -92,7 +91,7 @@ class CellSize:
         (then, before), now = self._before, time.monotonic_ns()
         after = interfaces.traffic()
         self._before = now, after
-        signals = self._queue_signals()
+        signals = self._datapath.count(*_QUEUE_SIGNALS)
         queued, self._signals = signals != self._signals, signals
 
         def rate(name: str) -> float:
@@ -110,9 +109,3 @@ class CellSize:
             except OSError as error:  # the programs cut what is too long for them
                 log.warning("interface.untuned", interface=self._mrc0, error=str(error))
         return True
-
-    def _queue_signals(self) -> int:
-        """Return how often TCP was told of a long queue."""
-        fd, cpus = self._datapath.maps["counters"], bpf.possible_cpus()
-        rows = [bpfbatch.lookup(fd, index, 1, 8 * cpus)[0] for index in _QUEUE_SIGNALS]
-        return sum(sum(struct.unpack(f"={cpus}Q", row)) for row in rows)

@@ -155,6 +155,12 @@ class Datapath:
         assert raw is not None, f"{name}[{index}] is outside the map"
         return raw
 
+    def count(self, *places: int) -> int:
+        """Return the sum of some counters, given by their places (MRC_C_...), over all CPUs."""
+        fd, cpus = self.maps["counters"], bpf.possible_cpus()
+        rows = [bpfbatch.lookup(fd, place, 1, 8 * cpus)[0] for place in places]
+        return sum(sum(struct.unpack(f"={cpus}Q", row)) for row in rows)
+
     def counters(self) -> dict[str, int]:
         """Return every counter by name, summed over CPUs."""
         cpus = bpf.possible_cpus()

@@ -8,7 +8,7 @@ import struct
 from socket import htons
 
 from mrcd.config.config import Config
-from mrcd.datapath import carried, tuning
+from mrcd.datapath import tuning
 from mrcd.datapath.datapath import Datapath
 from mrcd.datapath.mrc0 import Ends
 from mrcd.fabric.routing import HOPS_MAX, HOPS_SENT
@@ -71,12 +71,20 @@ def _mac1_key(config: Config) -> tuple[int, ...]:
 
 
 def write(
-    datapath: Datapath, config: Config, ends: Ends, *, mac: bytes, planes: int, cells: int
+    datapath: Datapath,
+    config: Config,
+    ends: Ends,
+    *,
+    mac: bytes,
+    planes: int,
+    mbps: int,
+    cells: int,
 ) -> None:
     """Write the entry.
 
-    `mac` is the address of mrc0, `planes` the mask of planes to use, `cells` the longest cell in
-    bytes. All other members come from the configuration and from mrcd/datapath/tuning.py.
+    `mac` is the address of mrc0, `planes` the mask of planes to use, `mbps` what a plane carries
+    (0: unknown), `cells` the longest cell in bytes. All other members come from the configuration
+    and from mrcd/datapath/tuning.py.
     """
     fabric, transport = config.fabric, config.transport
     datapath.write(
@@ -118,7 +126,7 @@ def write(
         cell_bytes=cells,
         circle_ns=tuning.CIRCLE_NS,
         solicit_ns=tuning.SOLICIT_NS,
-        **congestion(config, carried.plane_mbps(config)),
+        **congestion(config, mbps),
         retry_limit=transport.retry_limit,
         retry_s=transport.retry_s,
         datagram_max_ms=transport.datagram_max_ms,

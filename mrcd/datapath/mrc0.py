@@ -31,7 +31,7 @@ from ipaddress import ip_interface
 from pathlib import Path
 
 from mrcd.config.config import Config
-from mrcd.datapath import carried, pins, tuning
+from mrcd.datapath import pins, tuning
 from mrcd.datapath.datapath import DatapathError
 from mrcd.linux import ethtool, rtnl, sysfs
 from mrcd.linux.interfaces import Bucket
@@ -88,15 +88,15 @@ def mtus(config: Config) -> dict[str, int]:
     return {name: special.get(name, config.mtu) for name in names(config)}
 
 
-def buckets(config: Config) -> dict[str, Bucket]:
-    """Return the token buckets by interface.
+def buckets(config: Config, mbps: int) -> dict[str, Bucket]:
+    """Return the token buckets by interface, where planes carry `mbps` (0: unknown).
 
     Those of the clock's pair let one beat out at a time. With cells, what leaves by mrc0cp is
     parked: it has been sent as a copy, and its sender's socket pays until it leaves.
     """
     found = {name: _bucket(period_ns) for name, period_ns in _beats(config).items()}
     if config.cells:
-        found[f"{config.mrc0.name}cp"] = _park(config)
+        found[f"{config.mrc0.name}cp"] = _park(config, mbps)
     return found
 
 
@@ -111,9 +111,8 @@ def _bucket(period_ns: int) -> Bucket:
     return Bucket(beat * 1_000_000_000 // period_ns, beat, _BUCKET_PACKETS * beat)
 
 
-def _park(config: Config) -> Bucket:
-    mbps = carried.plane_mbps(config) or tuning.CC_RATE_MBPS
-    rate = config.fabric.planes * mbps * 125_000 // _PARK_PART
+def _park(config: Config, mbps: int) -> Bucket:
+    rate = config.fabric.planes * (mbps or tuning.CC_RATE_MBPS) * 125_000 // _PARK_PART
     return Bucket(min(rate, _RATE_MAX), config.mtu + _ETH_LEN, _PARK_LIMIT)
 
 
@@ -154,10 +153,11 @@ def ends(nl: Netlink, config: Config) -> Ends:
     return Ends(*map(nl.index, (link, lower, cut, back, beat, rest)))
 
 
-async def ensure(nl: Netlink, config: Config, records: Path) -> bytes:
+async def ensure(nl: Netlink, config: Config, records: Path, mbps: int) -> bytes:
     """Make the interfaces unless an earlier daemon has. Return mrc0's own link-layer address.
 
-    DatapathError if a foreign interface has one of the names; then nothing has changed.
+    `mbps` is what a plane carries, 0 if unknown. DatapathError if a foreign interface has one of
+    the names; then nothing has changed.
     """
     name = config.mrc0.name
     _refuse_foreign(nl, config, records)
@@ -177,7 +177,7 @@ async def ensure(nl: Netlink, config: Config, records: Path) -> bytes:
     if made:
         for cidr in given(records, name):
             _forget(records, name, cidr)  # the address went with an interface that was removed
-    await _prepare(nl, config)
+    await _prepare(nl, config, mbps)
     await give_addresses(nl, config, records)
     if made:
         log.info("interface.created", interface=name, mtu=config.mtu)
@@ -299,7 +299,7 @@ def _random() -> bytes:
     return bytes((os.urandom(1)[0] & 0xFC | 0x02, *os.urandom(5)))
 
 
-async def _prepare(nl: Netlink, config: Config) -> None:
+async def _prepare(nl: Netlink, config: Config, mbps: int) -> None:
     """Set everything but addresses; leave alone what is already set."""
     *data, beat = _pairs(config)
     for interface in sorted(names(config) - {*beat}):  # IPv6 has no use for an MTU like the beat's
@@ -318,7 +318,7 @@ async def _prepare(nl: Netlink, config: Config) -> None:
     # GRO and NAPI at the other end merge deliveries; the end that sends them has no TSO and no GRO.
     ethtool.set_features(link, tso=False, gso=False, gro=False)
     _prepare_beat(config)
-    await retune(nl, config)
+    await retune(nl, config, mbps)
     for interface in _steered(config):
         await sysfs.spread_receiving(interface, sysfs.UDEV_S)  # check_steering warns if this fails
     for interface in [*(one for pair in _pairs(config) for one in pair), config.mrc0.name]:
@@ -406,9 +406,9 @@ def _forget(records: Path, name: str, cidr: str) -> None:
     pins.forget_given(records, "address", name, interface.ip, interface.network.prefixlen)
 
 
-async def retune(nl: Netlink, config: Config) -> None:
-    """Set the token buckets to the time between two beats, and to what planes carry."""
-    for interface, bucket in buckets(config).items():
+async def retune(nl: Netlink, config: Config, mbps: int) -> None:
+    """Set the token buckets to the time between two beats, and to what planes carry, Mb/s."""
+    for interface, bucket in buckets(config, mbps).items():
         await nl.set_bucket(interface, bucket)
 
 

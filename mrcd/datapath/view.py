@@ -57,12 +57,29 @@ class PathView:
 
 
 @dataclass(frozen=True, slots=True)
+class Trip:
+    """The round trips to a peer on a plane: smoothed (0: none), and when last measured, ns."""
+
+    srtt_ns: int
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class Balance:
-    """A peer's planes: share of a whole one, smoothed round trip (0: none), announced mask."""
+    """A peer's planes: share of a whole one, round trips, announced mask.
+
+    probed_ns: the shortest round trip of a probe, 0 if unknown.
+    """
 
     shares: tuple[float, ...]
-    srtt_ns: tuple[int, ...]
+    trips: tuple[Trip, ...]
     ports: int
+    probed_ns: int
+
+    @property
+    def srtt_ns(self) -> tuple[int, ...]:
+        """The smoothed round trips of the planes."""
+        return tuple(trip.srtt_ns for trip in self.trips)
 
 
 def path_index(dp: Datapath, qp: int, plane: int, slot: int) -> int:
@@ -121,10 +138,14 @@ def balance_of(raw: bytes, planes: int) -> Balance:
     """Decode an entry of the map balances."""
     one = _BALANCE.unpack(raw)
     shares = one["shares"].to_bytes(PLANES, "little")
+    trips, measured = (
+        _BALANCE.unpack_array(raw, name)[:planes] for name in ("srtt_ns", "rtt_at_ns")
+    )
     return Balance(
         tuple(share / ABI.MRC_SHARE_FULL for share in shares[:planes]),
-        _BALANCE.unpack_array(raw, "srtt_ns")[:planes],
+        tuple(map(Trip, trips, measured)),
         ports_of(raw),
+        one["probed_ns"],
     )
 
 

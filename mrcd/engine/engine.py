@@ -38,6 +38,7 @@ from mrcd.handshake import State
 from mrcd.linux import bpf
 from mrcd.linux.netlink import Netlink
 from mrcd.measure.measure import Measuring
+from mrcd.measure.watch import Watch
 from mrcd.paths.feed import PathFeed
 from mrcd.paths.log import PathLog
 from mrcd.peers import saved
@@ -66,6 +67,8 @@ log = get_logger()
 DRAIN_S = 5.0
 """A drain waits no longer than this for outstanding packets, because a peer may be dead."""
 _DRAIN_LOOK_S = 0.02
+_PRESSURE = (ABI.MRC_C_TX_HELD, ABI.MRC_C_TX_CE, ABI.MRC_C_DROP_EARLY)
+"""Counters that grow while more is offered than the network takes."""
 SAVE_AGAIN_S = 2.0
 """The time between two attempts to write a state file, perhaps to a disk that was full."""
 
@@ -120,6 +123,7 @@ class Engine:
         self.captures: Capture
         self.survey: Survey
         self.measuring: Measuring
+        self.watch: Watch
         self.counts: Counts
         self._memory: SessionMemory
         self._upkeep: Upkeep
@@ -214,6 +218,16 @@ class Engine:
         self._start_survey()
         self.measuring = Measuring(self._current, lambda: planes.planes, self.peers)
         self._stack.push_async_callback(self.measuring.close)
+        self.watch = Watch(
+            self._current,
+            lambda: planes.planes,
+            self.peers,
+            table.peers.balance,
+            lambda: self.datapath.count(*_PRESSURE),
+            self.interfaces.carry,
+        )
+        self._stack.callback(self.watch.close)
+        self._tasks.spawn(self.watch.follow())
         self._stack.push_async_callback(self.captures.close)
         await self._remove_strays(attachment, wanted, code)
         self._tasks.spawn(self._upkeep.repair(nl, self.findings).follow())

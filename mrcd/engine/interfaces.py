@@ -37,14 +37,15 @@ class OurInterfaces:
         self.made = Made(bytes(6), {}, {})
         self._ends = Ends(0)
         self.cells: CellSize | None = None  # None without cells
+        self._carry: int | None = None  # what planes carry, Mb/s, where it was found out
 
     async def make(self) -> None:
         """Make or take over mrc0, and tell it how long cells may be."""
         config, nl = self._config(), self._nl
         self.made = Made.now(config, await self._ensure())
         if config.cells:
-            told, mbps = host.cell_bytes(self._dp), carried.plane_mbps(config)
-            self.cells = CellSize(nl, config, self._dp, told, mbps, self._resized)
+            told = host.cell_bytes(self._dp)
+            self.cells = CellSize(nl, config, self._dp, told, self.mbps, self._resized)
             await self.cells.start()
 
     async def remake(self) -> bool:
@@ -65,10 +66,21 @@ class OurInterfaces:
         """Give mrc0 what the present configuration says, and tell the programs."""
         config = self._config()
         await mrc0.give_addresses(self._nl, config, self._records)
-        await mrc0.retune(self._nl, config)
+        await mrc0.retune(self._nl, config, self.mbps)
         if self.cells is not None:
             self.cells.reconfigure(config)
         self.write_host(host.planes_told(self._dp))
+
+    async def carry(self, mbps: int | None) -> None:
+        """Follow what planes carry in the mean, or, for None, what their NICs say."""
+        self._carry = mbps
+        await mrc0.retune(self._nl, self._config(), self.mbps)
+        self.write_host(host.planes_told(self._dp))
+
+    @property
+    def mbps(self) -> int:
+        """What a plane carries, as far as it is known; else 0."""
+        return carried.plane_mbps(self._config()) if self._carry is None else self._carry
 
     def write_host(self, mask: int) -> None:
         """Tell the programs of this host, and on which planes packets are sent."""
@@ -78,6 +90,7 @@ class OurInterfaces:
             self._ends,
             mac=self.made.mac,
             planes=mask,
+            mbps=self.mbps,
             cells=0 if self.cells is None else self.cells.bytes,
         )
 
@@ -88,7 +101,7 @@ class OurInterfaces:
 
     async def _ensure(self) -> bytes:
         config = self._config()
-        mac = await mrc0.ensure(self._nl, config, self._records)
+        mac = await mrc0.ensure(self._nl, config, self._records, self.mbps)
         self._ends = mrc0.ends(self._nl, config)
         return mac
 

@@ -59,7 +59,7 @@ class Upkeep:
             placed = programs(attachment, self.hooks, made, planes.planes)
         return Wanted(
             config.mrc0.name,
-            our_links(config, made, self.interfaces.gso),
+            our_links(config, made, self.interfaces.gso, self.interfaces.mbps),
             frozenset(str(address) for address in config.mrc0.addresses),
             routes_of(config.peers, self.routes.installed),
             our_planes(planes),

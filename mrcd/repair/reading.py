@@ -52,10 +52,15 @@ def offloads(names: Iterable[str]) -> dict[str, Offloads]:
     return found
 
 
-def our_links(config: Config, made: Made, gso: tuple[int, int] | None) -> tuple[OurLink, ...]:
-    """Return our interfaces as they should be, those below others first."""
+def our_links(
+    config: Config, made: Made, gso: tuple[int, int] | None, mbps: int
+) -> tuple[OurLink, ...]:
+    """Return our interfaces as they should be, those below others first.
+
+    `mbps` is what a plane carries, 0 if unknown.
+    """
     name = config.mrc0.name
-    mtus, buckets = mrc0.mtus(config), mrc0.buckets(config)
+    mtus, buckets = mrc0.mtus(config), mrc0.buckets(config, mbps)
     return tuple(
         OurLink(
             each,

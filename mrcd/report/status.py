@@ -11,6 +11,7 @@ from mrcd import __version__
 from mrcd.config.config import Config
 from mrcd.config.overlap import Prefix
 from mrcd.datapath import budgets
+from mrcd.engine.engine import Engine
 from mrcd.fabric import underlay
 from mrcd.handshake import State
 from mrcd.handshake.channel import Drop
@@ -65,7 +66,7 @@ class StatusReport(Live):
             warnings=[
                 *peers.warnings(engine),
                 *self._running.admitted.warnings,
-                *(f"plane {k}: {text}" for k, text in sorted(engine.measuring.short.items())),
+                *(f"plane {k}: {text}" for k, text in sorted(_short(engine).items())),
                 *unforwarded(config.mrc0.routed, kernel.forwarding()),
             ],
             peers_admitted=len(config.admitted),
@@ -141,7 +142,7 @@ class StatusReport(Live):
         return self._shown([engine.planes.planes[plane]], health.examine(engine))[0]
 
     def _shown(self, planes: Sequence[Plane], found: Health) -> list[PlaneInfo]:
-        traffic, short = interfaces.traffic(), self._engine.measuring.short
+        traffic, short = interfaces.traffic(), _short(self._engine)
         return [
             self._plane(each, traffic.get(each.link.name, Traffic()), found, short.get(each.index))
             for each in planes
@@ -172,6 +173,11 @@ class StatusReport(Live):
             address=str(underlay.address(config.fabric, config.host, plane.index)),
             measured=measured,
         )
+
+
+def _short(engine: Engine) -> dict[int, str]:
+    """Return the planes that carry less than they should: as measured last, else as estimated."""
+    return {**engine.watch.short, **engine.measuring.short}
 
 
 def _envelope(config: Config) -> CellEnvelope | None:

@@ -92,6 +92,7 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "plane.renamed": "A plane NIC has another name; it is still used.",
         "plane.returned": "A plane NIC that was missing is back, or another one has its name.",
         "plane.up": "A plane is in service; its paths are used.",
+        "planes.carry": "What planes carry is another rate than before, by what data does.",
         "route.not_installed": "A route to a peer could not be installed; it is tried again.",
         "session.outdated": "A session's version is not spoken any more; a new one is set up.",
         "sessions.ignored": "The file of sessions could not be read; all sessions start afresh.",

@@ -3,17 +3,19 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from cli.exits import CommandError
 from mrcd.model import PlaneRate
-from tests.net.bare_hosts import HOSTS, MIDDLE, Bare, Make, bridge, building
+from tests.net.bare_hosts import HOSTS, INNER, MIDDLE, Bare, Make, bridge, building
 from tests.net.lab_hosts import eventually
+from tests.net.traffic import Stream
 from tests.unit.command_line import run
 
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(400)]
@@ -30,11 +32,16 @@ def make() -> Iterator[Make]:
 def hosts(make: Make) -> Bare:
     """Two hosts; a token bucket cuts plane 0, both ways, and eth1 says far more."""
     bare = make(bridge)
-    for host in HOSTS:
-        words = f"dev {host}{CUT_PLANE} root tbf rate {CUT_MBPS}mbit burst 32k latency 20ms"
-        bare.run(MIDDLE, "tc", "qdisc", "add", *words.split())
+    cut(bare, planes=(CUT_PLANE,))
     bare.begin()
     return bare
+
+
+def cut(bare: Bare, planes: Sequence[int]) -> None:
+    """Have token buckets cut planes, both ways."""
+    for host, plane in itertools.product(HOSTS, planes):
+        words = f"dev {host}{plane} root tbf rate {CUT_MBPS}mbit burst 32k latency 20ms"
+        bare.run(MIDDLE, "tc", "qdisc", "add", *words.split())
 
 
 def measured(bare: Bare, host: str, peer: str, plane: int) -> list[PlaneRate]:
@@ -57,6 +64,30 @@ def at_once(bare: Bare, wanted: list[tuple[str, str, int]]) -> tuple[int, list[s
     return reasons.count(None), [why for why in reasons if why is not None]
 
 
+def test_planes_that_are_cut_are_named_by_what_data_does(make: Make) -> None:
+    bare = make(bridge)
+    cut(bare, planes=(0, 1))
+    bare.begin()
+    stream = Stream(bare, "a", "b", INNER["b"]).start()
+    try:
+        for plane in range(bare.planes):
+            said = eventually(lambda plane=plane: measured_by(bare, plane), f"plane {plane}", 60)
+            found = re.fullmatch(rf"eth{plane + 1} says 10000 Mb/s, (\d+) get through to b", said)
+            assert found is not None, said
+            assert int(found[1]) == pytest.approx(CUT_MBPS, rel=0.2)
+            assert f"plane {plane}: {said}" in (bare.said("a") or ())
+        eventually(lambda: "planes.carry" in bare.log("a"), "windows go by it", 10)
+    finally:
+        stream.finish()
+    assert "planes.carry" not in bare.log("b")  # acknowledgements fill nothing
+
+
+def measured_by(bare: Bare, plane: int) -> str | None:
+    """Return what status says of the rate of a plane."""
+    found = bare.status("a")
+    return None if found is None else found.planes[plane].measured
+
+
 class TestMeasure:
     def test_a_plane_that_is_cut_carries_less_than_its_nic_says(self, hosts: Bare) -> None:
         def undisturbed() -> list[PlaneRate] | None:
@@ -64,10 +95,10 @@ class TestMeasure:
             found = measured(hosts, "a", "b", CUT_PLANE)
             return None if any(rate.at_least or rate.loss is None for rate in found) else found
 
-        cut = eventually(undisturbed, "the link is what limits the rate", 60)
+        narrow = eventually(undisturbed, "the link is what limits the rate", 60)
         whole = measured(hosts, "a", "b", 1)
-        assert [rate.direction for rate in cut] == ["tx", "rx"]
-        for rate in cut:
+        assert [rate.direction for rate in narrow] == ["tx", "rx"]
+        for rate in narrow:
             assert rate.mbps == pytest.approx(CUT_MBPS, rel=0.15)
             assert not rate.at_least
             assert rate.nic_mbps == 10000
