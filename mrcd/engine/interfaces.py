@@ -13,6 +13,9 @@ from mrcd.datapath.datapath import Datapath
 from mrcd.datapath.mrc0 import Ends
 from mrcd.linux.netlink import Netlink
 from mrcd.repair.reading import Made
+from mrcd.service.log import get_logger
+
+log = get_logger()
 
 
 class OurInterfaces:
@@ -74,8 +77,11 @@ class OurInterfaces:
     async def carry(self, mbps: int | None) -> None:
         """Follow what planes carry in the mean, or, for None, what their NICs say."""
         self._carry = mbps
-        await mrc0.retune(self._nl, self._config(), self.mbps)
         self.write_host(host.planes_told(self._dp))
+        try:
+            await mrc0.retune(self._nl, self._config(), self.mbps)
+        except OSError as error:  # an interface has just gone; the repair makes it anew
+            log.warning("interface.untuned", interface=self._config().mrc0.name, error=str(error))
 
     @property
     def mbps(self) -> int:

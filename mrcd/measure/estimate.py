@@ -188,7 +188,14 @@ class Estimates:
         return self._rates
 
 
-def mean_mbps(rates: Mapping[int, float], says: Iterable[int]) -> int:
-    """Return what a plane carries in the mean, Mb/s, where some carry less than they say."""
-    each = [min(rates.get(plane, rate), rate) for plane, rate in enumerate(says)]
-    return max(1, round(sum(each) / len(each)))
+def mean_mbps(rates: Mapping[int, float], says: Iterable[int]) -> int | None:
+    """Return what a plane carries in the mean, Mb/s, where some carry less than they say.
+
+    None: all carry what they say, or none says anything. One that says nothing, 0, is left out.
+    Of what they say, the least counts for all.
+    """
+    known = {plane: rate for plane, rate in enumerate(says) if rate}
+    if not rates.keys() & known.keys():
+        return None
+    least = min(known.values())
+    return max(1, round(sum(min(rates.get(plane, least), least) for plane in known) / len(known)))

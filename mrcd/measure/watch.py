@@ -173,9 +173,8 @@ class Watch:
         """Tell what planes carry, where nobody has written it down and it is not what they say."""
         if self._config().fabric.rate_mbps:
             return
-        says = [self._says(plane) for plane in self._planes()]
         rates = self._estimates.rates
-        rate = mean_mbps(rates, says) if rates and all(says) else None
+        rate = mean_mbps(rates, map(self._says, self._planes()))
         if rate == self._rate:
             return
         self._rate = rate
@@ -216,15 +215,16 @@ class Watch:
         """Look what arrives on a plane, and tell who has asked meanwhile."""
         rates: list[float] = []
         began, first = when, received = time.monotonic(), self._received(plane)
-        for _ in range(SAMPLES):
-            await asyncio.sleep(SAMPLE_S)
-            now, latest = time.monotonic(), self._received(plane)
-            rates.append(max(0.0, (latest - received) / _MBPS / (now - when)))
-            when, received = now, latest
+        try:
+            for _ in range(SAMPLES):
+                await asyncio.sleep(SAMPLE_S)
+                now, latest = time.monotonic(), self._received(plane)
+                rates.append(max(0.0, (latest - received) / _MBPS / (now - when)))
+                when, received = now, latest
+        finally:
+            asked, _task = self._sampling.pop(plane)
         mean = max(0.0, (received - first) / _MBPS / (when - began))
-        asked, _task = self._sampling.pop(plane)
-        says = self._says(self._planes()[plane])
-        busy = min(1.0, self._busy)
+        says, busy = self._says(self._planes()[plane]), min(1.0, self._busy)
         answer = Arrived(plane, round(mean, 1), round(max(rates), 1), says, busy)
         for peer in asked & set(self._peers.established):
             self._say(peer, plane, answer)
@@ -237,5 +237,5 @@ class Watch:
 
     def close(self) -> None:
         """End what goes on."""
-        for _asked, task in self._sampling.values():
+        for _asked, task in list(self._sampling.values()):
             task.cancel()

@@ -221,8 +221,20 @@ def test_packets_wait_where_round_trips_are_far_longer_than_a_probes(
 
 
 @pytest.mark.parametrize(
-    ("rates", "expected"),
-    [({}, 10_000), ({0: 100.0}, 5_050), ({0: 100.0, 1: 95.0}, 98), ({0: 20_000.0}, 10_000)],
+    ("rates", "says", "expected"),
+    [
+        ({}, [10_000, 10_000], None),
+        ({0: 100.0}, [10_000, 10_000], 5_050),
+        ({0: 100.0, 1: 95.0}, [10_000, 10_000], 98),
+        ({0: 20_000.0}, [10_000, 10_000], 10_000),
+        ({0: 100.0}, [10_000, 0], 100),
+        ({0: 100.0}, [0, 10_000], None),
+        ({0: 5_000.0}, [10_000, 1_000], 1_000),
+        ({0: 0.1}, [10], 1),
+        ({}, [], None),
+    ],
 )
-def test_mean_of_what_planes_carry(rates: dict[int, float], expected: int) -> None:
-    assert mean_mbps(rates, [10_000, 10_000]) == expected
+def test_mean_of_what_planes_carry(
+    rates: dict[int, float], says: list[int], expected: int | None
+) -> None:
+    assert mean_mbps(rates, says) == expected

@@ -139,11 +139,11 @@ def test_a_rate_that_is_written_down_is_what_is_said(host: Host) -> None:
     assert host.rates == []
 
 
-def test_where_a_nic_says_nothing_windows_stay(host: Host) -> None:
+def test_a_nic_without_a_link_is_left_out(host: Host) -> None:
     host.says["eth1"] = 0
     full(host)
     host.passes(1, eth0=95)
-    assert host.rates == []
+    assert host.rates == [95]
 
 
 def test_vlans_share_their_nic(host: Host) -> None:
