@@ -11,8 +11,6 @@ from bench.flow import Recording
 from bench.metrics import S, imbalance, order_of
 from bench.result import Line, Target, at_least, at_most
 from mrcd.lab import lab
-from mrcd.wire.envelope import cell_overhead
-from mrcd.wire.packet import WIRE
 
 RATE_MBPS = 250
 PLANES = 4
@@ -32,13 +30,18 @@ def planes_of(name: str, host: str) -> counters.Interfaces:
     return counters.Interfaces(f"{name}-{host}", names)
 
 
+def _longest(name: str) -> int:
+    """Return the MTU of mrc0, bytes: what the headers of a framing leave of that of the planes."""
+    return int(flow.inside(name, "h1", "cat", "/sys/class/net/mrc0/mtu"))
+
+
 def _goodput(recording: Recording) -> float:
     return recording.arrivals.bps(recording.began_ns + _WARM_NS, recording.ended_ns)
 
 
 def goodput(name: str, mtu: int, rounds: int, seconds: float) -> Iterator[Line]:
     """Measure one TCP connection over mrc0, and where the rest of the capacity goes."""
-    mss = mtu - cell_overhead(WIRE.MRC_ENCAP_FULL, WIRE.MRC_CELL_IP6) - _TCP_IP
+    mss = _longest(name) - _TCP_IP
     per_byte = (mtu + _ETHERNET) / mss - 1
     shares: list[float] = []
     idle: list[float] = []
@@ -124,7 +127,7 @@ def _tcp_order(name: str, where: str, rounds: int, seconds: float) -> Line:
 
 
 def _udp_order(name: str, where: str, mtu: int, rounds: int, seconds: float) -> Iterator[Line]:
-    size = mtu - WIRE.MRC_DATA_OVERHEAD - _UDP_IP
+    size = _longest(name) - _UDP_IP
     mbps = CAPACITY_BPS / 1e6 * size / (mtu + _ETHERNET) * _UDP_SHARE
     found = []
     for _ in range(rounds):
