@@ -369,6 +369,12 @@ def nic_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--qdisc", choices=QDISCS, default="", help="their queueing discipline")
 
 
+def framing_option(parser: argparse.ArgumentParser) -> None:
+    """Add the option that says in what data goes; `framed` takes its value."""
+    about = "framing of mrcd's data, or the envelope of cells"
+    parser.add_argument("--framing", choices=(*FRAMINGS, *ENVELOPES), help=about)
+
+
 def framed(framing: str | None, **more: str | int) -> str:
     """Return settings that choose mrcd's framing of data, and more of its `[transport]`.
 

@@ -325,10 +325,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--hosts-per-t0", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=8)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument(
-        "--framing", choices=(*flow.FRAMINGS, *flow.ENVELOPES),
-        help="framing of mrcd's data, or the envelope of cells",
-    )  # fmt: skip
+    flow.framing_option(parser)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to FILE")
     parser.add_argument("--name", default="overload")
     return parser

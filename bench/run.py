@@ -53,10 +53,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, help="repetitions of everything")
     parser.add_argument("--quick", action="store_true", help="run once each, and shorter")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to FILE")
-    parser.add_argument(
-        "--framing", choices=(*flow.FRAMINGS, *flow.ENVELOPES),
-        help="framing of mrcd's data, or the envelope of cells",
-    )  # fmt: skip
+    flow.framing_option(parser)
     parser.add_argument("--name", default="bench", help="name of the lab")
     args = parser.parse_args()
     entry.begin("bench")

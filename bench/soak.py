@@ -32,7 +32,7 @@ from bench import (
     soak_traffic,
     soak_verdicts,
 )
-from bench.flow import ENVELOPES, FRAMINGS, BenchFailed
+from bench.flow import BenchFailed
 from bench.metrics import S
 from bench.soak_disturb import Disturber
 from bench.soak_mix import MIXED, Disturbance
@@ -342,8 +342,7 @@ def main() -> None:
     parser.add_argument("--udp", type=float, default=4, help="Mb/s of a stream of datagrams")
     about = "S seconds without progress while a plane is healthy are a failure"
     parser.add_argument("--stuck", type=float, default=5, metavar="S", help=about)
-    about = "framing of mrcd's data, or the envelope of cells"
-    parser.add_argument("--framing", choices=(*FRAMINGS, *ENVELOPES), help=about)
+    flow.framing_option(parser)
     about = "restarts are daemons that are killed and left dead for S seconds"
     parser.add_argument("--dead", type=float, metavar="S", help=about)
     flow.nic_options(parser)

@@ -30,8 +30,7 @@ class Change:
     @classmethod
     def between(cls, old: Config, new: Config) -> Change:
         """Return what differs."""
-        before = {peer.name: peer for peer in old.peers}
-        after = {peer.name: peer for peer in new.peers}
+        before, after = old.by_name, new.by_name
         others = _with_other_keys(old, new)
 
         def elsewhere(peer: Peer, other: Peer | None) -> bool:
@@ -91,15 +90,14 @@ class Roamed:
 
     def moved(self, config: Config, name: str, plane: int, address: Address) -> Config:
         """Return the configuration with a peer at another address of a plane, and remember it."""
-        (peer,) = [peer for peer in config.peers if peer.name == name]
-        now = peer.host.endpoints[plane]
+        now = config.by_name[name].host.endpoints[plane]
         configured, _ = self._found.get((name, plane), (now, now))
         self._found[name, plane] = configured, address
         return with_endpoint(config, name, plane, address)
 
     def applied(self, config: Config) -> Config:
         """Return a configuration that was read again, with peers where they were found."""
-        peers = {peer.name: peer for peer in config.peers}
+        peers = config.by_name
         for (name, plane), (configured, address) in self._found.items():
             peer = peers.get(name)
             if peer is not None and peer.host.endpoints[plane : plane + 1] == (configured,):

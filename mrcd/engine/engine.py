@@ -497,7 +497,7 @@ class Engine:
 
     def _hop_found(self, hop: Hop) -> None:
         """Send to a peer by the neighbour that leads to it now."""
-        peer = next((each for each in self.config.peers if each.name == hop.peer), None)
+        peer = self.config.by_name.get(hop.peer)
         if peer is not None and hop.mac is not None:
             self.table.peers.set_next_hop(peer, hop.plane, hop.mac)
 

@@ -299,10 +299,10 @@ class Measuring:
 
     def _connect(self, part: _Part, port: int) -> None:
         config = self._config()
-        host = next((each.host for each in config.peers if each.name == part.peer), None)
-        if host is None:
+        peer = config.by_name.get(part.peer)
+        if peer is None:
             raise CannotMeasure(f"{part.peer} is no peer any more")
-        part.load.connect(underlay.address(config.fabric, host, part.plane), port)
+        part.load.connect(underlay.address(config.fabric, peer.host, part.plane), port)
 
     def _leave(self, part: _Part) -> None:
         """End this host's part in a measurement."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from itertools import islice
 from typing import Final
 
@@ -106,50 +105,39 @@ class Watch:
         now, after = time.monotonic(), interfaces.traffic()
         self._before = now, after, cputime.read()
         busy = self._busy = cputime.busiest(times, self._before[2])
-        real = interfaces.real()
-        seen: dict[int, Second] = {}
-        for plane in self._planes():
+        real, planes = interfaces.real(), self._planes()
+        says = [self._says(plane) for plane in planes]
+        sent: list[float] = []
+        for plane in planes:
             name = real.get(plane.link.name, plane.link.name)
             one, other = before.get(name, Traffic()), after.get(name, Traffic())
-            sent = max(0.0, (other.tx_bytes - one.tx_bytes) / _MBPS / (now - then))
-            seen[plane.index] = Second(self._says(plane), sent, busy, frozenset(), frozenset())
-        established = self._peers.established
+            sent.append(max(0.0, (other.tx_bytes - one.tx_bytes) / _MBPS / (now - then)))
         held, self._times_held = self._times_held, self._held()
         if self._times_held > held:
             self._pressed_s = now
         full: _ByPlane = {}
         queued: _ByPlane = {}
-        if any(LEAST_MBPS <= each.mbps < CUT * each.says for each in seen.values()):
-            full, queued = self._where_packets_wait(
-                established, pressed=now - self._pressed_s < PRESSED_S
-            )
+        if any(LEAST_MBPS <= mbps < CUT * most for mbps, most in zip(sent, says, strict=True)):
+            full, queued = self._where_packets_wait(pressed=now - self._pressed_s < PRESSED_S)
         self._waited = frozenset().union(*queued.values())
-        for index, second in seen.items():
-            whole = replace(
-                second,
-                full=frozenset(full.get(index, ())),
-                queued=frozenset(queued.get(index, ())),
-            )
-            for peer in self._estimates.look(index, whole, now):
+        for index, (most, mbps) in enumerate(zip(says, sent, strict=True)):
+            peers, waiting = (frozenset(found.get(index, ())) for found in (full, queued))
+            second = Second(most, mbps, busy, peers, waiting)
+            for peer in self._estimates.look(index, second, now):
                 self._say(peer, index, Arrives(index))
-        self._estimates.keep(set(established) | self._known(), now)
-        await self._follow_rate()
-
-    def _known(self) -> set[str]:
-        return {peer.name for peer in self._config().peers}
+        self._estimates.keep(self._config().by_name.keys(), now)
+        await self._follow_rate(says)
 
     def _says(self, plane: Plane) -> int:
         """Return what a plane should carry: by the configuration, or what its NIC says."""
         return self._config().fabric.rate_mbps or ethtool.link_mbps(plane.link.name)
 
-    def _where_packets_wait(
-        self, established: Sequence[str], *, pressed: bool
-    ) -> tuple[_ByPlane, _ByPlane]:
+    def _where_packets_wait(self, *, pressed: bool) -> tuple[_ByPlane, _ByPlane]:
         """Return the peers to which planes may be full, and those to which packets wait, by plane.
 
         pressed: more was offered than windows took.
         """
-        peers = sorted(established)
+        peers = sorted(self._peers.established)
         at = self._turn if self._turn < len(peers) else 0
         turns = list(islice(peers, at, at + LOOKED_AT))
         self._turn = at + LOOKED_AT
@@ -169,12 +157,12 @@ class Watch:
                     full.setdefault(plane, set()).add(peer)
         return full, queued
 
-    async def _follow_rate(self) -> None:
+    async def _follow_rate(self, says: Sequence[int]) -> None:
         """Tell what planes carry, where nobody has written it down and it is not what they say."""
         if self._config().fabric.rate_mbps:
             return
         rates = self._estimates.rates
-        rate = mean_mbps(rates, map(self._says, self._planes()))
+        rate = mean_mbps(rates, says)
         if rate == self._rate:
             return
         self._rate = rate
@@ -214,28 +202,29 @@ class Watch:
     async def _sample(self, plane: int) -> None:
         """Look what arrives on a plane, and tell who has asked meanwhile."""
         rates: list[float] = []
-        began, first = when, received = time.monotonic(), self._received(plane)
+        here = self._planes()[plane]
+        name = interfaces.real().get(here.link.name, here.link.name)
+        began, first = when, received = time.monotonic(), _received(name)
         try:
             for _ in range(SAMPLES):
                 await asyncio.sleep(SAMPLE_S)
-                now, latest = time.monotonic(), self._received(plane)
+                now, latest = time.monotonic(), _received(name)
                 rates.append(max(0.0, (latest - received) / _MBPS / (now - when)))
                 when, received = now, latest
         finally:
             asked, _task = self._sampling.pop(plane)
         mean = max(0.0, (received - first) / _MBPS / (when - began))
-        says, busy = self._says(self._planes()[plane]), min(1.0, self._busy)
+        says, busy = self._says(here), min(1.0, self._busy)
         answer = Arrived(plane, round(mean, 1), round(max(rates), 1), says, busy)
         for peer in asked & set(self._peers.established):
             self._say(peer, plane, answer)
-
-    def _received(self, plane: int) -> int:
-        """Return the bytes that a plane's NIC has received so far."""
-        name = self._planes()[plane].link.name
-        traffic = interfaces.traffic().get(interfaces.real().get(name, name), Traffic())
-        return traffic.rx_bytes
 
     def close(self) -> None:
         """End what goes on."""
         for _asked, task in list(self._sampling.values()):
             task.cancel()
+
+
+def _received(interface: str) -> int:
+    """Return the bytes that an interface has received so far."""
+    return interfaces.traffic().get(interface, Traffic()).rx_bytes

@@ -59,7 +59,10 @@ class Host:
         routing = SimpleNamespace(mode=mode, network=True)
         other = SimpleNamespace(name=peer, host=host(peer))
         config = SimpleNamespace(
-            host=host(name), fabric=SimpleNamespace(routing=routing, rate_mbps=0), peers=[other]
+            host=host(name),
+            fabric=SimpleNamespace(routing=routing, rate_mbps=0),
+            peers=[other],
+            by_name={peer: other},
         )
         self.fabric = config.fabric
         self.plane = SimpleNamespace(usable=True, link=SimpleNamespace(name="lo", mtu=1500))

@@ -45,7 +45,7 @@ class Host:
         self.config = SimpleNamespace(
             host=SimpleNamespace(name="a"),
             fabric=self.fabric,
-            peers=[SimpleNamespace(name=name) for name in peers],
+            by_name={name: SimpleNamespace(name=name) for name in peers},
         )
         self.planes = [
             SimpleNamespace(index=k, link=SimpleNamespace(name=f"eth{k}")) for k in range(2)
