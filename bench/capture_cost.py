@@ -25,7 +25,7 @@ from bench.flow import BenchFailed
 from bench.metrics import order_of
 from bench.result import Line, at_most
 from bench.steady import PLANES, RATE_MBPS
-from cli.client import Client
+from cli.console.client import Client
 from mrcd.datapath import loader
 from mrcd.datapath.sizes import Sizes
 from mrcd.lab import lab

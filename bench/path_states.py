@@ -7,7 +7,7 @@ import time
 from collections import Counter
 
 from bench.flow import BenchFailed
-from cli.client import Client
+from cli.console.client import Client
 from mrcd.lab import state
 from mrcd.model import ConnInfo, PathInfo, PeerInfo, Status
 

@@ -18,8 +18,8 @@ from pathlib import Path
 from bench import flow
 from bench.flow import BenchFailed
 from bench.result import Line, at_most
-from cli.client import Client
-from cli.exits import CommandError
+from cli.console.client import Client
+from cli.console.exits import CommandError
 from mrcd.fabric import description, naming, usid
 from mrcd.fabric.description import Fabric, Host
 from mrcd.handshake.pace import KEEPALIVES_PER_S, OFFERS_PER_S

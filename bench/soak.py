@@ -38,7 +38,7 @@ from bench.soak_disturb import Disturber
 from bench.soak_mix import MIXED, Disturbance
 from bench.soak_schedule import KINDS, Change, Episode, Ground, Spell
 from bench.soak_traffic import Flow, Verdict
-from cli.exits import CommandError
+from cli.console.exits import CommandError
 from mrcd.fabric import description
 from mrcd.lab import state
 from mrcd.lab.multiqueue import ONE_QUEUE, HostNics

@@ -21,7 +21,7 @@ from typing import Any
 from bench import path_states, soak_mix, soak_schedule
 from bench.metrics import S
 from bench.soak_mix import Attack, Disturbance, Restart, Rotation, Slip
-from cli.exits import CommandError
+from cli.console.exits import CommandError
 from mrcd.lab import faults, lab, processes, state, topology
 from tests.net import mistakes
 from tests.net.conftest import RunningLab

@@ -24,7 +24,7 @@ from pathlib import Path
 from bench import counters, entry, path_states, soak_traffic
 from bench.flow import BenchFailed
 from bench.result import Line, at_most, table
-from cli.exits import CommandError
+from cli.console.exits import CommandError
 from mrcd.fabric import description
 from mrcd.lab import lab, processes, state
 from tests.net import builds

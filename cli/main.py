@@ -11,72 +11,81 @@ from typing import Any
 import click
 
 from cli import DEFAULT_SOCKET
-from cli.options import HELP_NAMES
+from cli.console.options import HELP_NAMES
 from mrcd import __version__
 
 # Name: (module, one line for --help). The module's attribute has the command's name. The line
 # repeats the command's own help, so that --help need not import all modules; a test compares them.
 SUBCOMMANDS: Mapping[str, tuple[str, str]] = {
     "status": (
-        "cli.status",
+        "cli.state.status",
         "Show the daemon, mrc0, the planes and the data path; exit 6 when degraded.",
     ),
-    "plane": ("cli.plane", "Show the planes (the NICs to the fabric), drain or measure them."),
-    "iface": ("cli.iface", "Show the interfaces: mrc0 and the planes' NICs."),
-    "peer": ("cli.peer", "Show the peers: the remote hosts."),
-    "path": ("cli.path", "Show, probe, deny and watch paths: the EVs of each QP."),
-    "conn": ("cli.conn", "Show the connections: the QPs with each peer."),
+    "plane": (
+        "cli.state.plane",
+        "Show the planes (the NICs to the fabric), drain or measure them.",
+    ),
+    "iface": ("cli.state.iface", "Show the interfaces: mrc0 and the planes' NICs."),
+    "peer": ("cli.state.peer", "Show the peers: the remote hosts."),
+    "path": ("cli.state.path", "Show, probe, deny and watch paths: the EVs of each QP."),
+    "conn": ("cli.state.conn", "Show the connections: the QPs with each peer."),
     "fault": (
-        "cli.faults",
+        "cli.state.faults",
         "Show the links and switches of the fabric that lose or delay packets.",
     ),
-    "quick": ("cli.quick", "Connect the hosts of a network without writing any file."),
-    "key": ("cli.key", "Make keys, show public ones, and renew the keys of packets."),
+    "quick": ("cli.host.quick", "Connect the hosts of a network without writing any file."),
+    "key": ("cli.host.key", "Make keys, show public ones, and renew the keys of packets."),
     "config": (
-        "cli.config",
+        "cli.host.config",
         "Show the configuration, check a file, or apply it without a restart.",
     ),
     "stats": (
-        "cli.stats",
+        "cli.state.stats",
         "Show the counters of the data path and the daemon, with their meaning.",
     ),
     "ping": (
-        "cli.ping",
+        "cli.state.ping",
         "Probe every path to PEER and show loss and round trips; exit 1 on any loss.",
     ),
     "capture": (
-        "cli.capture",
+        "cli.capture.command",
         "Show or write every packet sent or received on a plane, until interrupted.",
     ),
-    "top": ("cli.top", "Watch planes, peers and paths live; the paths in trouble come first."),
+    "top": (
+        "cli.top.command",
+        "Watch planes, peers and paths live; the paths in trouble come first.",
+    ),
     "report": (
-        "cli.report",
+        "cli.report.command",
         "Write a page on this host: state, fabric map, planes, faults, peers, paths, rates.",
     ),
-    "monitor": ("cli.monitor", "Report rates of planes, peers and counters until interrupted."),
+    "monitor": (
+        "cli.state.monitor",
+        "Report rates of planes, peers and counters until interrupted.",
+    ),
     "doctor": (
-        "cli.doctor",
+        "cli.doctor.command",
         "Find what keeps mrcd from working here, and its fix; exit 6 if something is wrong.",
     ),
-    "debug": ("cli.debug", "Collect the material for a bug report."),
+    "debug": ("cli.doctor.debug", "Collect the material for a bug report."),
     "datapath": (
-        "cli.datapath",
+        "cli.host.datapath",
         "Manage the BPF programs in the kernel, which outlive the daemon.",
     ),
     "fabric": (
-        "cli.fabric",
+        "cli.fabric.command",
         "Plan a fabric, make or check a fabric file, or draw the running fabric.",
     ),
-    "sid": ("cli.sid", "Compare the kernel's uSID routes with the intended ones."),
+    "sid": ("cli.fabric.sid", "Compare the kernel's uSID routes with the intended ones."),
     "api": (
-        "cli.api",
+        "cli.describe.api",
         "Describe the control API: its interface, and the schema of --json output.",
     ),
     "completion": (
-        "cli.completion",
+        "cli.describe.completion",
         "Print the script that completes mrcctl's commands, options and names in a shell.",
     ),
-    "lab": ("cli.lab", "Build and break a fabric of network namespaces to try mrcd in."),
+    "lab": ("cli.host.lab", "Build and break a fabric of network namespaces to try mrcd in."),
 }
 
 
@@ -159,8 +168,8 @@ def mrcctl(ctx: click.Context, socket: str, as_json: bool) -> None:
 
 def _show_status(ctx: click.Context, as_json: bool) -> None:
     """Do what `mrcctl status` does, and name --help if there is no daemon to ask."""
-    from cli.exits import Unreachable  # noqa: PLC0415
-    from cli.status import status  # noqa: PLC0415
+    from cli.console.exits import Unreachable  # noqa: PLC0415
+    from cli.state.status import status  # noqa: PLC0415
 
     try:
         ctx.invoke(status, as_json=as_json)
@@ -174,7 +183,7 @@ def _show_status(ctx: click.Context, as_json: bool) -> None:
 def main(argv: list[str] | None = None, **extra: Any) -> None:
     """Run ``mrcctl``; does not return."""
     if "_MRCCTL_COMPLETE" in os.environ:  # a shell asks for completions
-        from cli.completion import register  # noqa: PLC0415
+        from cli.describe.completion import register  # noqa: PLC0415
 
         register()
     mrcctl.main(args=argv, prog_name="mrcctl", **extra)

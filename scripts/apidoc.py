@@ -17,7 +17,7 @@ from typing import Any, get_args, get_origin
 
 from asyncvarlink.interface import varlinksignature
 
-from cli.schema import OUTPUTS, meanings, schema
+from cli.describe.schema import OUTPUTS, meanings, schema
 from mrcd import model
 from mrcd.control.access import is_writing
 from mrcd.control.methods import Control

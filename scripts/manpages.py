@@ -15,9 +15,9 @@ from pathlib import Path
 
 import click
 
-from cli import exits
+from cli.console import exits
+from cli.console.options import HELP_NAMES
 from cli.main import mrcctl
-from cli.options import HELP_NAMES
 from mrcd import __version__
 from mrcd.main import main as mrcd
 
@@ -119,7 +119,7 @@ def commands(group: click.Group, words: list[str]) -> Iterator[str]:
 
 
 def codes() -> Iterator[str]:
-    """Yield the exit codes from the table in the docstring of cli/exits.py."""
+    """Yield the exit codes from the table in the docstring of cli/console/exits.py."""
     for code, meaning in re.findall(r"^\| (\d) \| (.*) \|$", exits.__doc__ or "", re.MULTILINE):
         yield from (".TP", bold(code), inline(meaning.replace("``", "`")))
 

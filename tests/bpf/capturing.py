@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from cli.packets import Packet, Packets
+from cli.capture.packets import Packet, Packets
 from mrcd.datapath.capture import _FIRST, Wanted
 from mrcd.linux import bpf, bpfmap
 from mrcd.linux.ringbuf import RingBuffer

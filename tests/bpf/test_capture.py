@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from cli.packets import Packet, comment, line
+from cli.capture.packets import Packet, comment, line
 from mrcd.datapath import loader
 from mrcd.datapath.capture import HEADERS_BYTES, Wanted
 from mrcd.datapath.clock import CARRIER

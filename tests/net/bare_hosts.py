@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from cli.client import Client
-from cli.exits import CommandError
+from cli.console.client import Client
+from cli.console.exits import CommandError
 from mrcd.config import keyfiles
 from mrcd.handshake import identity
 from mrcd.lab import processes, state

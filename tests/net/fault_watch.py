@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from cli.client import Client
+from cli.console.client import Client
 from mrcd.fabric.description import Fabric
 from mrcd.fabric.loops import loops_of
 from mrcd.lab import lab, state

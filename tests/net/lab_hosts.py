@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from cli.client import Client
-from cli.exits import CommandError
+from cli.console.client import Client
+from cli.console.exits import CommandError
 from mrcd.lab import lab, state
 from mrcd.linux import rights
 from mrcd.model import PathInfo, Status

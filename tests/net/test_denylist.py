@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cli.client import Client
+from cli.console.client import Client
 from mrcd.fabric import underlay
 from mrcd.lab import lab, state
 from mrcd.linux import netns

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from bench.scale_host import US, Daemon, configuration, host_with
-from cli.exits import CommandError
+from cli.console.exits import CommandError
 from mrcd.fabric import description
 from mrcd.lab import lab, state
 from mrcd.model import PeerInfo, Status

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from cli.exits import CommandError
+from cli.console.exits import CommandError
 from mrcd.model import PlaneRate
 from tests.net.bare_hosts import HOSTS, INNER, MIDDLE, Bare, Make, bridge, building
 from tests.net.lab_hosts import eventually

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cli.client import Client
+from cli.console.client import Client
 from mrcd.fabric import underlay
 from mrcd.fabric.description import Host
 from mrcd.lab import lab

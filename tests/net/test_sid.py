@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from cli import sid
+from cli.fabric import sid
 from cli.main import mrcctl
 from mrcd.lab import lab, state, topology
 from mrcd.linux import netns

@@ -11,7 +11,7 @@ from typing import Any
 import click
 from click.testing import CliRunner, Result
 
-from cli import exits
+from cli.console import exits
 from cli.main import mrcctl
 
 

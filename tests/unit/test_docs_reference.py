@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cli import exits
+from cli.console import exits
 from mrcd.config import config
 from mrcd.datapath import tuning
 from mrcd.fabric import description

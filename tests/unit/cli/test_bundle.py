@@ -15,10 +15,12 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from cli import bundle, daemonlog, exits
-from cli.bundle import PARTS, without_secrets
-from cli.client import Client
+from cli.console import exits
+from cli.console.client import Client
+from cli.doctor import bundle
+from cli.doctor.bundle import PARTS, without_secrets
 from cli.main import mrcctl
+from cli.state import daemonlog
 from mrcd.model import PathEvent, PathsReply, Status
 from tests.unit.control_double import FakeSource, serving
 

@@ -16,8 +16,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from cli import datapath, exits, peer, status
+from cli.console import exits
+from cli.host import datapath
 from cli.main import SUBCOMMANDS, mrcctl
+from cli.state import peer, status
 from mrcd.model import CellEnvelope, DetachReport, PathEvent, Status
 from tests.unit.command_line import run, run_json
 from tests.unit.control_double import FakeSource, serving
@@ -379,13 +381,13 @@ class TestUnreachable:
         assert "no process is listening" in result.stderr
 
     def test_the_default_socket_names_the_service(self) -> None:
-        from cli.client import DEFAULT_SOCKET, _refused
+        from cli.console.client import DEFAULT_SOCKET, _refused
 
         message = _refused(DEFAULT_SOCKET, FileNotFoundError(2, "x")).format_message()
         assert "systemctl start mrcd" in message
 
     def test_a_socket_one_may_not_open_exits_5(self) -> None:
-        from cli.client import _refused
+        from cli.console.client import _refused
 
         assert _refused("/x", PermissionError(13, "x")).exit_code == exits.NOT_PERMITTED
 
@@ -532,10 +534,10 @@ class TestImports:
     def test_help_imports_no_command(self, path: Path) -> None:
         loaded = self.loaded(path, "--help")
         assert "cli.main" in loaded
-        assert loaded & (HEAVY | {"cli.status", "cli.lab", "msgspec"}) == set()
+        assert loaded & (HEAVY | {"cli.state.status", "cli.host.lab", "msgspec"}) == set()
 
     @pytest.mark.parametrize("args", [["status"], ["path", "list"], ["stats"]])
     def test_commands_import_nothing_heavy(self, server: Path, args: list[str]) -> None:
         loaded = self.loaded(server, *args)
-        assert "cli.client" in loaded
-        assert loaded & (HEAVY | {"cli.lab"}) == set()
+        assert "cli.console.client" in loaded
+        assert loaded & (HEAVY | {"cli.host.lab"}) == set()

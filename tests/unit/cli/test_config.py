@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from cli import exits
-from cli.config import begun_anew, render
+from cli.console import exits
+from cli.host.config import begun_anew, render
 from cli.main import mrcctl
 from mrcd.model import ChangesReply, ConfigChange, ConfigChanges
 from tests.unit import command_line

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from cli import daemonlog
-from cli.exits import CommandError
+from cli.console.exits import CommandError
+from cli.state import daemonlog
 
 WAITS = "import sys; sys.stdin.read()  # mrcd"
 

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from cli import checks, exits, facts
-from cli.checks import HOST, SWITCH, Check, Facts, Finding, Nic
+from cli.console import exits
+from cli.doctor import checks, facts
+from cli.doctor.checks import HOST, SWITCH, Check, Facts, Finding, Nic
 from cli.main import mrcctl
 from mrcd.config import keyfiles
 from mrcd.config.config import Transport

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from cli import exits, quick
-from cli.exits import NAMES_LISTED, NoSuchObject
+from cli.console import exits
+from cli.console.exits import NAMES_LISTED, NoSuchObject
+from cli.host import quick
 from tests.unit.command_line import run
 
 WRONG = {

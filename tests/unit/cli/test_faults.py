@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cli import exits, fabricmap
+from cli.console import exits
+from cli.fabric import drawing
 from tests.unit.command_line import run
 from tests.unit.control_double import FakeSource
 
@@ -105,20 +106,20 @@ def test_map_draws_a_block_for_each_plane(server: Path) -> None:
     ]
     assert "p1t0-1      23       4.1%     h1 12" in blocks[1]
     assert "h2 ~12" in blocks[1]
-    assert blocks[2].startswith(fabricmap.LEGEND)
+    assert blocks[2].startswith(drawing.LEGEND)
 
 
 @pytest.mark.parametrize(("planes", "t0s", "t1s"), [(4, 2, 2), (8, 2, 32), (8, 40, 4)])
 def test_map_fits_eighty_columns(source: FakeSource, planes: int, t0s: int, t1s: int) -> None:
     source.fabric_planes, source.t0s, source.t1s = planes, t0s, t1s
-    lines = fabricmap.render(source.fabric_map(), 80).splitlines()
+    lines = drawing.render(source.fabric_map(), 80).splitlines()
     assert max(map(len, lines)) <= 80
     assert sum(line.startswith("plane ") for line in lines) == planes
 
 
 def test_a_wide_fabric_is_summed_up_and_its_faults_named(source: FakeSource) -> None:
     source.t1s = 32
-    text = fabricmap.render(source.fabric_map(), 80)
+    text = drawing.render(source.fabric_map(), 80)
     assert "p0t0-1      32 of 32 T1 links ok 23 to 23 us   h1 12" in text
     assert "p1t0-1      31 of 32 T1 links ok 23 to 23 us   h1 12" in text
     assert "  p1t0-1:p1t1-2 4.1%" in text

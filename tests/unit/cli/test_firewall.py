@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cli.firewall import barred, closed
+from cli.doctor.firewall import barred, closed
 
 PORT = 4972
 Expr = list[dict[str, Any]]

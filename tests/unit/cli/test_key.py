@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from cli import exits
+from cli.console import exits
 from mrcd.config import keyfiles
 from mrcd.handshake import identity
 from mrcd.handshake.identity import Secret

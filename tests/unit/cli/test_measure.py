@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cli import exits, measure
+from cli.console import exits
+from cli.state import measure
 from mrcd.model import PlaneRate
 from mrcd.wording import falls_short
 from tests.unit.command_line import run, run_json

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.packets import Packets, comment, line
+from cli.capture.packets import Packets, comment, line
 from mrcd.model import CaptureInfo, CapturePeer
 from mrcd.wire.abi import ABI, CAPTURE
 from mrcd.wire.envelope import overhead

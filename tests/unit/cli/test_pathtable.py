@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cli import pathtable
+from cli.state import pathtable
 from mrcd.model import PathInfo
 from tests.unit.command_line import run, run_json
 from tests.unit.control_double import FakeSource

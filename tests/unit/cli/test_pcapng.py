@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.pcapng import Writer, block
+from cli.capture.pcapng import Writer, block
 from tests.oracle import vector
 from tests.tshark import SCRIPT
 

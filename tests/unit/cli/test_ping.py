@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cli import exits
+from cli.console import exits
 from cli.main import SUBCOMMANDS
 from tests.unit.command_line import run
 from tests.unit.control_double import FakeSource
@@ -50,7 +50,7 @@ class TestPing:
     def test_the_most_specific_prefix_owns_an_address(self) -> None:
         from dataclasses import replace
 
-        from cli.ping import peer_named
+        from cli.state.ping import peer_named
 
         h2, h3 = FakeSource().peers()
         wide = replace(h2, addresses=["10.99.0.0/16"])

@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 import pytest
 
-from cli import exits
-from cli.planeargument import plane_named
+from cli.console import exits
+from cli.console.planeargument import plane_named
 from tests.unit.command_line import run, run_json
 from tests.unit.control_double import FakeSource
 

@@ -13,7 +13,8 @@ from xml.etree.ElementTree import Element
 
 import pytest
 
-from cli import exits, markup, reportchart, reportdata
+from cli.console import exits
+from cli.report import chart, data, markup
 from mrcd.model import PeerInfo
 from tests.report_scenes import HOSTILE, SCENES, Host, degraded
 from tests.unit.command_line import run
@@ -230,26 +231,26 @@ def test_charts_have_a_line_for_each_rate_of_each_plane(pages: dict[str, str]) -
     shown = section(pages["degraded"], "rates")
     charts = shown.findall(".//svg[@class='chart']")
     assert len(charts) == 4
-    for chart in charts:
-        lines = {line.get("class"): line.get("points", "") for line in chart.iter("polyline")}
+    for drawn in charts:
+        lines = {line.get("class"): line.get("points", "") for line in drawn.iter("polyline")}
         assert set(lines) == {"curve tx", "curve rx", "curve lost"}
         assert all(len(points.split()) >= 2 for points in lines.values())
     (silent,) = set(re.findall(r",([\d.]+)", charts[2][8].get("points", "")))
-    assert float(silent) == reportchart.TRAFFIC[1]  # nothing is sent on it: the line is at zero
+    assert float(silent) == chart.TRAFFIC[1]  # nothing is sent on it: the line is at zero
 
 
 def test_losses_of_too_many_paths_are_one_rate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reportdata, "PATHS_OFTEN", 10)
+    monkeypatch.setattr(data, "PATHS_OFTEN", 10)
     with serving(tmp_path / "sock", degraded()):
-        found = reportdata.observe(str(tmp_path / "sock"), 0.5)
+        found = data.observe(str(tmp_path / "sock"), 0.5)
     assert [rate.lost for rate in found.rates[2]] == [None] * len(found.rates[2])
-    assert reportdata.lost_by_plane(found.paths_before, found.paths)[2] > 0
+    assert data.lost_by_plane(found.paths_before, found.paths)[2] > 0
 
 
 def test_scale_of_a_chart_is_a_round_figure() -> None:
-    found = [reportchart.ceiling(value, 1) for value in (0, 1, 1.01, 4.2e9, 10, 5.1)]
+    found = [chart.ceiling(value, 1) for value in (0, 1, 1.01, 4.2e9, 10, 5.1)]
     assert found == [1, 1, 2, 5e9, 10, 10]
 
 
@@ -274,7 +275,7 @@ interfaces = ["eth0", "eth1"]
 [mrc0]
 table = { token = "hunter2" }
 """
-    found = reportdata.settings(text)
+    found = data.settings(text)
     assert found == {
         "planes.interfaces": "eth0, eth1", "transport.probe_pps": "2000", "transport.pace": "yes",
     }  # fmt: skip

@@ -24,10 +24,10 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from cli import exits
+from cli.console import exits
 from cli.main import mrcctl
-from cli.topframe import WHOLE, Reading, frame, spark
-from cli.topview import View
+from cli.top.frame import WHOLE, Reading, frame, spark
+from cli.top.view import View
 from mrcd.control.methods import Control
 from mrcd.model import MonitorSample, PathInfo, PeerInfo, Status
 from tests.unit.control_double import FakeSource, serving

@@ -8,8 +8,8 @@ from functools import reduce
 
 import pytest
 
-from cli.topframe import WHOLE, Reading, frame
-from cli.topview import HELP, SORTS, View, keys, pressed
+from cli.top.frame import WHOLE, Reading, frame
+from cli.top.view import HELP, SORTS, View, keys, pressed
 from tests.unit.cli.test_top import drawn, grown, readings
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from cli import exits
+from cli.console import exits
 from cli.main import mrcctl
 from mrcd.control import access
 from mrcd.control.access import Access, Caller, is_writing

@@ -12,9 +12,9 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from cli import exits
+from cli.console import exits
+from cli.describe.schema import OUTPUTS, meanings, schema
 from cli.main import mrcctl
-from cli.schema import OUTPUTS, meanings, schema
 from mrcd import model
 from mrcd.model import SCHEMA_VERSION, PathEvent
 from scripts import apidoc
@@ -91,7 +91,7 @@ def test_an_event_of_a_path_says_its_version() -> None:
         cause="mark", sent_ns=None, rtt_ns=None, missed=0,
     )  # fmt: skip
     with click.testing.CliRunner().isolation() as (out, *_):
-        from cli.render import print_json_line
+        from cli.console.render import print_json_line
 
         print_json_line(event)
         assert json.loads(out.getvalue())["schema_version"] == SCHEMA_VERSION

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from cli import exits
+from cli.console import exits
 from mrcd.datapath import capture
 from mrcd.datapath.attachment import hooks
 from mrcd.datapath.capture import CannotCapture, Capture, Wanted

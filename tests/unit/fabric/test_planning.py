@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cli import exits
+from cli.console import exits
 from cli.main import mrcctl
 from mrcd.fabric import description, planning, usid
 from mrcd.fabric.description import Fabric, HostRange

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from cli import exits
+from cli.console import exits
 from cli.main import mrcctl
 from mrcd.fabric import description
 from mrcd.lab import inspection, intent, topology

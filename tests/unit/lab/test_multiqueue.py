@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from cli import exits
-from cli import lab as command
+from cli.console import exits
+from cli.host import lab as command
 from cli.main import mrcctl
 from mrcd.fabric import description
 from mrcd.lab import lab, multiqueue, state, topology

@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""``mrcctl quick``: connect the hosts of a network without writing any file."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import shutil
+import socket as sockets
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import click
+
+from cli.console.client import Client
+from cli.console.exits import CommandError, NoSuchObject, NotPermitted
+from cli.console.options import HELP_NAMES
+from cli.host import quickdown
+from mrcd.model import Status
+
+FOLDER = "/run/mrcd/quick"
+STARTED_S = 120.0
+
+folder_option = click.option(
+    "--folder",
+    type=click.Path(path_type=Path, resolve_path=True),  # as the processes have it
+    default=Path(FOLDER),
+    show_default=True,
+    help="Where its files are while it is up.",
+)
+
+
+@click.group(context_settings=HELP_NAMES)
+def quick() -> None:
+    """Connect the hosts of a network without writing any file."""
+
+
+@quick.command()
+@click.argument("nics", nargs=-1, required=True, metavar="NIC...")
+@click.option("--name", help="This host's name.  [default: the system's]")
+@click.option(
+    "--address",
+    "addresses",
+    multiple=True,
+    metavar="ADDRESS/LENGTH",
+    help="An address of mrc0; may be repeated.  [default: of 10.99.0.0/16 and fd99::/64, by name]",
+)
+@click.option("--hosts", default=2, show_default=True, help="Wait for so many hosts in all.")
+@click.option("--wait", default=60, show_default=True, help="Give up after so many seconds.")
+@click.option("--insecure", is_flag=True, help="Do without a secret: anyone can pose as a host.")
+@click.option("--bpffs", envvar="MRCD_BPFFS", show_envvar=True, help="That of mrcd.")
+@click.option("--cache-dir", envvar="MRCD_CACHE_DIR", show_envvar=True, help="That of mrcd.")
+@folder_option
+@click.pass_obj
+def up(
+    socket: str,
+    nics: tuple[str, ...],
+    name: str | None,
+    addresses: tuple[str, ...],
+    hosts: int,
+    wait: int,
+    insecure: bool,
+    bpffs: str | None,
+    cache_dir: str | None,
+    folder: Path,
+) -> None:
+    """Find the other hosts by NIC..., agree on planes and start mrcd.
+
+    Run it on all hosts within a minute; each NIC becomes a plane. They need one secret: it is asked
+    for, or made and shown once. Nothing is written but files in /run.
+    """
+    from mrcd.quick import files  # noqa: PLC0415
+
+    where = quickdown.here(socket, bpffs)
+    _refuse_second(where, folder)
+    _refuse_firewall()
+    own = name or files.name_of(sockets.gethostname())
+    given = addresses or files.addresses_of(own)
+    secret = None if insecure else _secret()
+    links = _links_down(nics)
+    folder.mkdir(mode=0o700, parents=True)
+    try:
+        quickdown.write(folder, where, links)
+        _raise_links(links)
+        text = _agreed(own, given, nics, secret, hosts, wait)
+        _write(folder, text, secret)
+    except BaseException:
+        quickdown.lower_links(links)
+        shutil.rmtree(folder)
+        raise
+    _start(folder, where, cache_dir)
+    click.echo(f"{own}: mrc0 has {', '.join(given)}", err=True)
+
+
+@quick.command()
+@folder_option
+@click.pass_obj
+def down(socket: str, folder: Path) -> None:
+    """Stop what `quick up` started, and remove all of it.
+
+    What an mrcd that was killed has left is removed as well. The files go last: as long as anything
+    is left, the command says what, and can be repeated.
+    """
+    _refuse_others()
+    if not folder.is_dir():
+        raise CommandError(f"nothing is up: there is no {folder}")
+    quickdown.take_down(folder, socket)
+
+
+@quick.command()
+@click.argument("target", type=click.Path(path_type=Path), default=Path("/etc/mrcd"))
+@click.option("--force", is_flag=True, help="Replace files that are there.")
+@folder_option
+def save(target: Path, force: bool, folder: Path) -> None:
+    """Write the present configuration and its secret to TARGET, for the service mrcd.
+
+    The default TARGET is /etc/mrcd.
+    """
+    from mrcd.config import keyfiles  # noqa: PLC0415
+
+    names = [file for file in ("mrcd.toml", "fabric.secret") if (folder / file).exists()]
+    if not names:
+        raise CommandError(f"nothing is up: there is no {folder}/mrcd.toml")
+    there = [str(target / file) for file in names if (target / file).exists()]
+    if there and not force:
+        raise CommandError(f"{', '.join(there)}: exists; --force replaces it")
+    target.mkdir(parents=True, exist_ok=True)
+    user = keyfiles.service_user()
+    for file in names:
+        shutil.copy2(folder / file, target / file)
+        if user is not None and os.geteuid() == 0:  # as `mrcctl key generate` does
+            os.chown(target / file, user, -1)
+        click.echo(target / file)
+
+
+def _refuse_others() -> None:
+    if os.geteuid() != 0:
+        raise NotPermitted("mrcd needs root: sudo mrcctl quick ...")
+
+
+def _refuse_second(where: quickdown.Places, folder: Path) -> None:
+    from mrcd.datapath import pins  # noqa: PLC0415
+
+    _refuse_others()
+    if folder.exists():
+        raise CommandError(f"{folder} is there already: `mrcctl quick down` removes it")
+    if _status(where.socket) is not None:
+        raise CommandError(f"an mrcd serves {where.socket} already: stop it first")
+    bpffs = Path(where.bpffs)
+    if bpffs.is_dir():
+        try:
+            with pins.owned(bpffs):
+                pass
+        except pins.PinError as error:
+            raise CommandError(str(error)) from error
+
+
+def _refuse_firewall() -> None:
+    """Raise CommandError if this host's firewall drops what other hosts send to find it."""
+    from cli.doctor import facts  # noqa: PLC0415
+    from mrcd.config.config import Transport  # noqa: PLC0415
+    from mrcd.quick import search  # noqa: PLC0415
+
+    for port in (search.PORT, Transport().control_port):
+        chains = facts.closed(port)
+        if chains:
+            remedy = "; ".join(
+                f"nft insert rule {chain} udp dport {port} accept" for chain in chains
+            )
+            raise CommandError(
+                f"this host's firewall ({', '.join(chains)}) drops UDP port {port}, by which the "
+                f"hosts hear each other: `{remedy}`"
+            )
+
+
+def _status(socket: str) -> Status | None:
+    try:
+        with Client(socket) as client:
+            return client.status()
+    except CommandError:
+        return None
+
+
+def _secret() -> bytes:
+    """Return the secret that the user types, or a new one, which is shown."""
+    from mrcd.handshake import identity  # noqa: PLC0415
+
+    if sys.stdin.isatty():
+        text = click.prompt(
+            "The hosts' secret (empty: make one)", default="", show_default=False, hide_input=True
+        )
+    else:
+        text = sys.stdin.readline()
+    if text.strip():
+        try:
+            return identity.decode_key(text)
+        except identity.BadKey as error:
+            raise click.UsageError(f"the secret {error}") from error
+    made = secrets.token_bytes(identity.KEY_BYTES)
+    click.echo("The secret, for the other hosts (it is not shown again):", err=True)
+    click.echo(identity.encode_key(made))
+    return made
+
+
+def _agreed(
+    name: str,
+    addresses: Sequence[str],
+    nics: Sequence[str],
+    secret: bytes | None,
+    hosts: int,
+    wait: int,
+) -> str:
+    """Return the configuration that this host and the others have agreed on."""
+    from mrcd.quick import discovery, files, search  # noqa: PLC0415
+
+    inner = tuple(each.partition("/")[0] for each in addresses)
+    found = discovery.Discovery(name, secrets.token_hex(8), len(nics), inner)
+    try:
+        plan = search.search(
+            found,
+            nics,
+            secret or b"",
+            hosts=hosts,
+            wait_s=wait,
+            tell=lambda line: click.echo(line, err=True),
+        )
+    except (search.NotFound, OSError) as error:
+        raise CommandError(str(error)) from error
+    return files.configuration(name, addresses, nics, plan, secret=secret is not None)
+
+
+def _links_down(nics: Sequence[str]) -> list[str]:
+    """Return the NICs that are down."""
+    from mrcd.linux.netlink import Netlink  # noqa: PLC0415
+
+    async def work() -> list[str]:
+        async with Netlink() as nl:
+            links = await nl.links()
+            _refuse_missing(nics, links)
+            return [nic for nic in nics if not links[nic].up]
+
+    return asyncio.run(work())
+
+
+def _raise_links(nics: Sequence[str]) -> None:
+    """Set NICs up."""
+    from mrcd.linux.netlink import Netlink  # noqa: PLC0415
+
+    async def work() -> None:
+        async with Netlink() as nl:
+            _refuse_missing(nics, await nl.links())
+            for nic in nics:
+                await nl.set_link(nic, up=True)
+
+    asyncio.run(work())
+
+
+def _refuse_missing(nics: Sequence[str], links: Mapping[str, object]) -> None:
+    """Raise NoSuchObject unless all NICs are among the interfaces."""
+    missing = [nic for nic in nics if nic not in links]
+    if missing:
+        raise NoSuchObject("interface", ", ".join(missing), links)
+
+
+def _write(folder: Path, text: str, secret: bytes | None) -> None:
+    from mrcd.config import config, keyfiles  # noqa: PLC0415
+    from mrcd.handshake.identity import Secret  # noqa: PLC0415
+
+    (folder / "mrcd.toml").write_text(text)
+    if secret is not None:
+        keyfiles.write(folder / "fabric.secret", Secret(secret), service=False)
+    try:
+        config.load(folder / "mrcd.toml")
+    except config.ConfigError as error:
+        raise CommandError(f"what was agreed on cannot be: {error}") from error
+
+
+def _start(folder: Path, where: quickdown.Places, cache_dir: str | None) -> None:
+    """Start mrcd with the folder's configuration, and wait until its peers are connected."""
+    from mrcd.lab.processes import daemon_command  # noqa: PLC0415
+
+    command = [*daemon_command(), "--config", str(folder / "mrcd.toml")]
+    command += ["--state-dir", str(folder), "--socket", where.socket, "--bpffs", where.bpffs]
+    command += [] if cache_dir is None else ["--cache-dir", cache_dir]
+    with (folder / "mrcd.log").open("ab") as log:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+    (folder / "pid").write_text(f"{process.pid}\n")
+    deadline = time.monotonic() + STARTED_S
+    remedy = "; `mrcctl quick down` removes what is there"
+    while (now := _status(where.socket)) is None or now.peers_up < now.peers_total:
+        if process.poll() is not None:
+            raise CommandError(
+                f"mrcd ended with {process.returncode}: see {folder}/mrcd.log{remedy}"
+            )
+        if time.monotonic() > deadline:
+            raise CommandError(
+                f"the peers do not answer: `mrcctl status`, {folder}/mrcd.log{remedy}"
+            )
+        time.sleep(0.1)
