@@ -72,12 +72,12 @@ bench-quick: setup-bench ## run a smaller bench in 5 minutes; report in build/co
 	$(PYTHON) -m bench.compare --quick --report build/compare-quick/report.md $(ARGS)
 
 bench-transport: setup ## measure goodput, deaths, loss, order, rsync and speed (as root)
-	$(PYTHON) -m bench.run
+	$(PYTHON) -m bench.transport
 
 bench-paper: setup ## repeat the paper's experiments; measure fail-over and probing (as root)
 	$(PYTHON) -m bench.paper
-	$(PYTHON) -m bench.failover
-	$(PYTHON) -m bench.probing
+	$(PYTHON) -m bench.faults.failover
+	$(PYTHON) -m bench.scale.probing
 
 soak: setup ## inject random faults for MINUTES=20 under checked traffic; SEED=1, ARGS=--mix (as root)
 	$(PYTHON) -m bench.soak --minutes $(MINUTES) --seed $(SEED) $(ARGS)

@@ -17,10 +17,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from bench import entry, flow, plot
-from bench.flow import BenchFailed, Recording, Route
-from bench.metrics import MS, Outage, S, last_at, outage
-from bench.result import grid
+from bench.instruments import entry, flow, plot
+from bench.instruments.flow import BenchFailed, Recording, Route
+from bench.instruments.metrics import MS, Outage, S, last_at, outage
+from bench.instruments.result import grid
 from mrcd.lab.state import LabFailed
 
 RATE_MBPS = 250

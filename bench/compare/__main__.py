@@ -18,17 +18,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bench import entry, flow
 from bench.compare import beside, libraries, plots, record, report, routes, unlimited, ways
 from bench.compare.arena import Arena, Arenas, say
 from bench.compare.catalogue import ABOUT, NAMES, WORKLOADS, Workload, labs
-from bench.compare.processor import Processor
 from bench.compare.record import Piece, Record
 from bench.compare.report import Heading
 from bench.compare.results import Results
-from bench.experiment import Shape
-from bench.flow import FRAMINGS, BenchFailed
-from bench.result import grid
+from bench.instruments import entry, flow
+from bench.instruments.experiment import Shape
+from bench.instruments.flow import FRAMINGS, BenchFailed
+from bench.instruments.processor import Processor
+from bench.instruments.result import grid
 from mrcd import __version__
 from mrcd.lab.multiqueue import ONE_QUEUE, HostNics
 from mrcd.lab.state import LabFailed

@@ -10,12 +10,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from bench import flow
 from bench.compare import configuration
 from bench.compare.results import Results
 from bench.compare.routes import Competitor
-from bench.experiment import Shape
-from bench.flow import BenchFailed
+from bench.instruments import flow
+from bench.instruments.experiment import Shape
+from bench.instruments.flow import BenchFailed
 from mrcd.lab.multiqueue import ONE_QUEUE, HostNics
 from mrcd.lab.state import LabFailed
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from bench.compare import faults, gigabit, latency, training, unlimited, workloads
 from bench.compare.arena import Arena
-from bench.experiment import Shape
+from bench.instruments.experiment import Shape
 
 PAIR = Shape(planes=4, t1=2, rate_mbps=100)
 EIGHT = Shape(planes=4, t1=4, rate_mbps=50, hosts=8, hosts_per_t0=4)

@@ -9,10 +9,10 @@ from __future__ import annotations
 import socket
 import struct
 
-from bench import counters
 from bench.compare import traffic
 from bench.compare.faults import most
 from bench.compare.routes import Competitor
+from bench.instruments import counters
 from mrcd.lab import state
 from mrcd.linux import netns
 

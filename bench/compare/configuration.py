@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bench.compare.routes import Competitor
-from bench.flow import BenchFailed
+from bench.instruments.flow import BenchFailed
 from mrcd.lab import state, topology
 from mrcd.lab.topology import Topology
 from mrcd.linux import netns

@@ -17,8 +17,8 @@ import contextlib
 import subprocess
 from collections.abc import Iterator
 
-from bench import flow
-from bench.flow import BenchFailed
+from bench.instruments import flow
+from bench.instruments.flow import BenchFailed
 from mrcd.fabric import shape
 from mrcd.fabric.description import Fabric
 from mrcd.fabric.routing import Routing

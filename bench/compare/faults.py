@@ -11,13 +11,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from bench import counters, path_states, shaping, simultaneous
 from bench.compare import configuration, traffic
 from bench.compare.arena import Arena
 from bench.compare.routes import Competitor
 from bench.compare.traffic import Flow, Traffic
-from bench.flow import Step
-from bench.metrics import MS, S
+from bench.instruments import counters, path_states, shaping, simultaneous
+from bench.instruments.flow import Step
+from bench.instruments.metrics import MS, S
 from mrcd.fabric.description import Fabric
 from mrcd.lab import lab, topology
 from mrcd.lab.injection import Applied

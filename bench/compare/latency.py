@@ -9,11 +9,11 @@ import numpy as np
 
 from bench.compare import traffic
 from bench.compare.arena import Arena
-from bench.compare.processor import Processor
 from bench.compare.results import percentiles
 from bench.compare.routes import Competitor
 from bench.compare.traffic import Flow
-from bench.metrics import Ints
+from bench.instruments.metrics import Ints
+from bench.instruments.processor import Processor
 
 _BYTES = 64  # small enough that consecutive requests never fill a link
 _LOAD = 0.3  # of the capacity of all planes

@@ -17,7 +17,7 @@ from typing import Any
 
 from bench.compare import programs
 from bench.compare.routes import Competitor
-from bench.flow import BenchFailed
+from bench.instruments.flow import BenchFailed
 
 SETUP = "run `make setup-bench`"
 HERE = Path(__file__).parent

@@ -13,8 +13,8 @@ import os
 import struct
 from collections.abc import Iterator, Sequence
 
-from bench import backlog
-from bench.backlog import Port
+from bench.instruments import backlog
+from bench.instruments.backlog import Port
 from mrcd.lab import marking, state, topology
 from mrcd.lab.queues import Queue
 from mrcd.linux import bpf

@@ -6,7 +6,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from bench.flow import BenchFailed
+from bench.instruments.flow import BenchFailed
 
 _HERE = Path(__file__).parent
 _BUILT = Path(__file__).parents[2] / "build" / "bench"

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from bench.compare.processor import BOUND
-from bench.metrics import Ints, spread
+from bench.instruments.metrics import Ints, spread
+from bench.instruments.processor import BOUND
 
 PERCENTILES = (50.0, 99.0, 99.9, 99.99)
 

@@ -16,9 +16,9 @@ import socket
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
-from bench import flow
 from bench.compare import marks
-from bench.flow import Route
+from bench.instruments import flow
+from bench.instruments.flow import Route
 from mrcd.fabric import usid
 from mrcd.fabric.description import Fabric, Host
 from mrcd.lab import state

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bench.metrics import Ints, S
+from bench.instruments.metrics import Ints, S
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from bench.compare.results import Figure, number
 from bench.compare.routes import Mrc0, Plane
 from bench.compare.training import RATIO
 from bench.compare.unlimited import BareSeg6, Plain
-from bench.metrics import spread
-from bench.result import Target, at_least, at_most
+from bench.instruments.metrics import spread
+from bench.instruments.result import Target, at_least, at_most
 from mrcd.wire.packet import WIRE
 
 NOT_MEASURED = "not measured"

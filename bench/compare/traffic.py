@@ -15,12 +15,12 @@ from pathlib import Path
 
 import numpy as np
 
-from bench import counters, flow
 from bench.compare import programs
-from bench.compare.processor import Processor
 from bench.compare.routes import Competitor
-from bench.flow import BenchFailed, Step, Talker
-from bench.metrics import Arrivals, Ints, S, last_at
+from bench.instruments import counters, flow
+from bench.instruments.flow import BenchFailed, Step, Talker
+from bench.instruments.metrics import Arrivals, Ints, S, last_at
+from bench.instruments.processor import Processor
 from mrcd.lab.injection import Applied
 
 PORT = 5310

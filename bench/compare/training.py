@@ -12,18 +12,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bench import flow, path_states, simultaneous, wire
 from bench.compare import gloo, libraries, mpi, ways
 from bench.compare.arena import Arena, say
 from bench.compare.faults import busiest
 from bench.compare.gloo import Job, Ranks
-from bench.compare.processor import Processor
 from bench.compare.results import percentiles
 from bench.compare.routes import Competitor
 from bench.compare.steps import Steps
 from bench.compare.ways import BareMptcp, Offloads, Way
-from bench.flow import BenchFailed
-from bench.metrics import MS, Ints, S
+from bench.instruments import flow, path_states, simultaneous, wire
+from bench.instruments.flow import BenchFailed
+from bench.instruments.metrics import MS, Ints, S
+from bench.instruments.processor import Processor
 from mrcd.lab import lab
 from mrcd.lab.injection import Applied
 

@@ -20,16 +20,16 @@ from dataclasses import replace
 
 import numpy as np
 
-from bench import flow, path_states, simultaneous, wire
 from bench.compare import configuration, direct, traffic, ways
 from bench.compare.arena import Arena, say
-from bench.compare.processor import Processor
 from bench.compare.routes import Competitor, Plane, Seg6
 from bench.compare.traffic import Flow, Traffic
 from bench.compare.ways import Offloads, Way, Ways, Where
-from bench.flow import BenchFailed, Step
-from bench.metrics import MS, S, outage
-from bench.wire import Wire
+from bench.instruments import flow, path_states, simultaneous, wire
+from bench.instruments.flow import BenchFailed, Step
+from bench.instruments.metrics import MS, S, outage
+from bench.instruments.processor import Processor
+from bench.instruments.wire import Wire
 from mrcd.fabric.description import Fabric, Host
 from mrcd.lab import lab
 from mrcd.lab.injection import Applied

@@ -11,13 +11,13 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from bench import flow, wire
 from bench.compare import configuration, traffic
 from bench.compare.arena import Arena, say
-from bench.compare.processor import Processor
 from bench.compare.routes import Competitor, Mptcp, Mrc0, Plane
 from bench.compare.traffic import Flow, Traffic
-from bench.wire import Wire
+from bench.instruments import flow, wire
+from bench.instruments.processor import Processor
+from bench.instruments.wire import Wire
 
 WARM_S = 1.0
 STEAL = "steal"

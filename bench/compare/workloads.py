@@ -10,7 +10,7 @@ from bench.compare.arena import Arena
 from bench.compare.results import jain
 from bench.compare.routes import Competitor
 from bench.compare.traffic import Flow
-from bench.flow import BenchFailed
+from bench.instruments.flow import BenchFailed
 from mrcd.lab import state
 
 WARM_S = 0.7

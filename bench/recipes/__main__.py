@@ -15,13 +15,13 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from bench import entry, flow, path_states
 from bench.compare import configuration
-from bench.compare.processor import Processor
 from bench.compare.results import Results
 from bench.compare.routes import Competitor, Mptcp, Mrc0, Plane
-from bench.experiment import Shape
-from bench.flow import BenchFailed
+from bench.instruments import entry, flow, path_states
+from bench.instruments.experiment import Shape
+from bench.instruments.flow import BenchFailed
+from bench.instruments.processor import Processor
 from bench.recipes.catalogue import NAMES, RECIPES, Recipe
 from bench.recipes.outcome import markdown, rows
 from bench.recipes.stage import Stage

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.compare import libraries
-from bench.flow import BenchFailed
+from bench.instruments.flow import BenchFailed
 from bench.recipes import storage
 from bench.recipes.outcome import Outcome
 from bench.recipes.stage import HOSTS, Running, Stage, program

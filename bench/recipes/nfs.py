@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench import flow
+from bench.instruments import flow
 from bench.recipes import blocks, storage
 from bench.recipes.outcome import Outcome
 from bench.recipes.stage import Stage, program

@@ -10,7 +10,7 @@ import numpy as np
 
 from bench.compare.results import Figure, Results, number
 from bench.compare.steps import Steps
-from bench.metrics import MS, S, spread
+from bench.instruments.metrics import MS, S, spread
 
 FIGURES = ("rate", "while the plane is silent", "slowest before", "slowest since", "errors")
 BEFORE, DURING, CALM, WORST, ERRORS = FIGURES

@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from bench.compare.steps import Steps
-from bench.flow import BenchFailed
-from bench.metrics import Ints
+from bench.instruments.flow import BenchFailed
+from bench.instruments.metrics import Ints
 from bench.recipes.outcome import Outcome, judge
 from bench.recipes.stage import LASTS_S, Running, Stage, program
 

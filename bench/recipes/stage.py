@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench import flow, simultaneous
 from bench.compare import libraries
 from bench.compare.routes import Competitor
-from bench.flow import BenchFailed
-from bench.metrics import S
+from bench.instruments import flow, simultaneous
+from bench.instruments.flow import BenchFailed
+from bench.instruments.metrics import S
 from bench.recipes.outcome import Interval
 from mrcd.lab import lab, processes, state
 

@@ -7,9 +7,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bench import flow
-from bench.flow import BenchFailed
-from bench.metrics import MS, S
+from bench.instruments import flow
+from bench.instruments.flow import BenchFailed
+from bench.instruments.metrics import MS, S
 from bench.recipes.outcome import Interval, Outcome
 from bench.recipes.stage import LASTS_S, Stage, program
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench import anywhere, flow
-from bench.anywhere import PLAIN, SETTINGS, Counts, Multipath, Turns, Way
-from bench.compare import programs
-from bench.experiment import Figures
-from bench.flow import BenchFailed
+from bench.compare import anywhere, programs
+from bench.compare.anywhere import PLAIN, SETTINGS, Counts, Multipath, Turns, Way
+from bench.instruments import flow
+from bench.instruments.experiment import Figures
+from bench.instruments.flow import BenchFailed
 from mrcd.config import config
 
 

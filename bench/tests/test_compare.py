@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench import flow
 from bench.compare import (
     beside,
     catalogue,
@@ -35,14 +34,15 @@ from bench.compare import (
 )
 from bench.compare.__main__ import COMPETITORS
 from bench.compare.arena import Arena
-from bench.compare.processor import share, stolen
 from bench.compare.record import Piece, Record
 from bench.compare.report import Heading
 from bench.compare.results import Figure, Results
 from bench.compare.steps import Steps, joined
 from bench.compare.unlimited import judged, tcp_round_trips
-from bench.flow import BenchFailed
-from bench.metrics import Arrivals, S
+from bench.instruments import flow
+from bench.instruments.flow import BenchFailed
+from bench.instruments.metrics import Arrivals, S
+from bench.instruments.processor import share, stolen
 from mrcd.fabric import description, usid
 from mrcd.lab import topology
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from bench import entry
-from bench.flow import BenchFailed
-from bench.result import Line
+from bench.instruments import entry
+from bench.instruments.flow import BenchFailed
+from bench.instruments.result import Line
 
 ONE, TWO = (Line("item", "here", what, "ms", (1.0,)) for what in ("one", "two"))
 

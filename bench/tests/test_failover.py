@@ -9,10 +9,11 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from bench import capture, failover
-from bench.capture import Packets
-from bench.failover import Death, Left
-from bench.path_events import parse
+from bench.faults import failover
+from bench.faults.failover import Death, Left
+from bench.instruments import capture
+from bench.instruments.capture import Packets
+from bench.instruments.path_events import parse
 from mrcd.model import PathEvent as Event
 
 MS = 1_000_000

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import pytest
 
-from bench.fastpath_large import Turn, lines
-from bench.fastpath_parts import PARTS, Part
-from bench.flow import BenchFailed
-from bench.loaded import mean_ns
-from bench.progstats import Runs
+from bench.fastpath.large import Turn, lines
+from bench.fastpath.loaded import mean_ns
+from bench.fastpath.parts import PARTS, Part
+from bench.instruments.flow import BenchFailed
+from bench.instruments.progstats import Runs
 from mrcd.datapath import loader
 
 

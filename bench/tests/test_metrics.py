@@ -6,8 +6,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bench.metrics import MS, Arrivals, Order, S, imbalance, last_at, order_of, outage, spread
-from bench.result import Line, at_least, at_most
+from bench.instruments.metrics import (
+    MS,
+    Arrivals,
+    Order,
+    S,
+    imbalance,
+    last_at,
+    order_of,
+    outage,
+    spread,
+)
+from bench.instruments.result import Line, at_least, at_most
 
 FAULT = 1 * S
 END = 2 * S

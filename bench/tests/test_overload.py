@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench import backlog, overload
-from bench.experiment import Figures
-from bench.flow import BenchFailed
-from bench.metrics import MS
-from bench.overload import Load, Outcome, Roles, percentile, roles
-from bench.result import Line
+from bench.instruments import backlog
+from bench.instruments.experiment import Figures
+from bench.instruments.flow import BenchFailed
+from bench.instruments.metrics import MS
+from bench.instruments.result import Line
+from bench.transport import overload
+from bench.transport.overload import Load, Outcome, Roles, percentile, roles
 from mrcd.fabric import description
 from mrcd.lab import topology
 

@@ -11,8 +11,8 @@ import pytest
 
 from bench.compare.results import Results
 from bench.compare.steps import Steps
-from bench.flow import BenchFailed
-from bench.metrics import MS, S
+from bench.instruments.flow import BenchFailed
+from bench.instruments.metrics import MS, S
 from bench.recipes import blocks, postgres, redis, ucx
 from bench.recipes.__main__ import ROUTES, arguments
 from bench.recipes.catalogue import NAMES

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from bench import soak_schedule
-from bench.soak_schedule import BLACKOUT_MAX_S, KINDS, LEAD_S, Episode, Ground, Spell
+from bench.soak import schedule
+from bench.soak.schedule import BLACKOUT_MAX_S, KINDS, LEAD_S, Episode, Ground, Spell
 from mrcd.fabric import description
 from mrcd.lab import faults, topology
 
@@ -16,11 +16,11 @@ SECONDS = 1200.0
 
 @pytest.fixture(scope="module", params=[1, 2, 3])
 def planned(request: pytest.FixtureRequest) -> list[Episode]:
-    return soak_schedule.episodes(request.param, SECONDS, GROUND)
+    return schedule.episodes(request.param, SECONDS, GROUND)
 
 
 def test_same_seed_gives_the_same_schedule() -> None:
-    one, again, other = (soak_schedule.episodes(seed, 300, GROUND) for seed in (7, 7, 8))
+    one, again, other = (schedule.episodes(seed, 300, GROUND) for seed in (7, 7, 8))
     assert one == again
     assert one != other
 
@@ -34,14 +34,14 @@ def test_schedule_has_every_kind_and_blackouts(planned: list[Episode]) -> None:
 
 def test_elements_and_actions_exist(planned: list[Episode]) -> None:
     plan = topology.plan(description.generate(name="soak", hosts=3, planes=4, t1=4))
-    for change in soak_schedule.changes(planned):
+    for change in schedule.changes(planned):
         for element, action in change.actions.items():
             assert faults.canonical(plan, element) == element
             faults.parse_action(action)
 
 
 def test_everything_is_cleared_within_the_time(planned: list[Episode]) -> None:
-    changes = soak_schedule.changes(planned)
+    changes = schedule.changes(planned)
     assert changes[0].at_s >= LEAD_S
     assert changes[-1].at_s <= SECONDS
     broken = set()
@@ -83,7 +83,7 @@ def test_cuts_leave_a_plane_but_for_short_blackouts(planned: list[Episode]) -> N
     ("element", "plane"), [("p3", 3), ("p1t0-2", 1), ("p0t0-1:p0t1-4", 0), ("h12:p7", 7)]
 )
 def test_plane_of(element: str, plane: int) -> None:
-    assert soak_schedule.plane_of(element) == plane
+    assert schedule.plane_of(element) == plane
 
 
 def test_spells_are_the_times_in_which_every_plane_is_cut() -> None:
@@ -94,8 +94,8 @@ def test_spells_are_the_times_in_which_every_plane_is_cut() -> None:
         (40, 41, {"h1:p0": "down"}),
         (50, 51, {"h1:p0": "clear", "p1t0-1": "clear"}),
     ]
-    assert soak_schedule.spells(applied, planes=2) == [Spell(20, 31), Spell(40, 51)]
-    assert soak_schedule.spells(applied, planes=3) == []
+    assert schedule.spells(applied, planes=2) == [Spell(20, 31), Spell(40, 51)]
+    assert schedule.spells(applied, planes=3) == []
 
 
 @pytest.mark.parametrize(
@@ -109,4 +109,4 @@ def test_spells_are_the_times_in_which_every_plane_is_cut() -> None:
     ],
 )
 def test_longest_stall(progress: list[int], without: list[Spell], longest: int) -> None:
-    assert soak_schedule.longest_stall_ns(progress, without) == longest
+    assert schedule.longest_stall_ns(progress, without) == longest

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from bench import soak, soak_disturb, soak_mix, soak_schedule, soak_state, soak_verdicts
-from bench.soak_disturb import Disturber, Record
-from bench.soak_mix import ATTACKERS, MIXED, SETTLE_S, Attack, Restart, Rotation, Slip
-from bench.soak_schedule import KINDS, LEAD_S, Ground, Spell
-from bench.soak_verdicts import Sessions
+from bench.soak import cleared, disturb, judging, mix, schedule, soak
+from bench.soak.disturb import Disturber, Record
+from bench.soak.judging import Sessions
+from bench.soak.mix import ATTACKERS, MIXED, SETTLE_S, Attack, Restart, Rotation, Slip
+from bench.soak.schedule import KINDS, LEAD_S, Ground, Spell
 from mrcd.fabric import description
 from mrcd.lab import state
 from tests.net import mistakes, stranger
@@ -42,12 +42,12 @@ def test_same_seed_gives_the_same_disturbances() -> None:
 def test_without_new_kinds_the_faults_are_those_of_before() -> None:
     alone = plan(1, kinds=KINDS)
     assert alone.disturbances == []
-    assert alone.episodes == plan(1).episodes == soak_schedule.episodes(1, SECONDS, GROUND)
+    assert alone.episodes == plan(1).episodes == schedule.episodes(1, SECONDS, GROUND)
 
 
 @pytest.mark.parametrize("kind", MIXED)
 def test_leaving_kinds_out_does_not_change_the_others(kind: str) -> None:
-    every = [d for d in plan(3).disturbances if soak_mix.kind_of(d) == kind]
+    every = [d for d in plan(3).disturbances if mix.kind_of(d) == kind]
     assert plan(3, kinds=(*KINDS, kind)).disturbances == every != []
 
 
@@ -96,23 +96,23 @@ def test_restarts_are_of_every_host_by_both_signals() -> None:
 def test_every_mistake_is_made_and_none_much_more_often(framing: str | None, cells: bool) -> None:
     found = [each for each in plan(2, framing=framing).disturbances if isinstance(each, Slip)]
     counts = {each.name: sum(e.name == each.name for e in found) for each in found}
-    assert set(counts) == {each.name for each in soak_mix.chosen(cells)}
+    assert set(counts) == {each.name for each in mix.chosen(cells)}
     assert max(counts.values()) - min(counts.values()) <= 1
 
 
 def test_chosen_mistakes_are_put_right_or_undone() -> None:
-    for each in soak_mix.chosen(cells=True):
-        assert each in mistakes.REPAIRED or (soak_mix.cuts_plane(each.name) and each.undo)
+    for each in mix.chosen(cells=True):
+        assert each in mistakes.REPAIRED or (mix.cuts_plane(each.name) and each.undo)
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_mistakes_do_not_take_the_last_plane_away(seed: int) -> None:
     found = plan(seed)
-    cuts = [e for e in found.disturbances if isinstance(e, Slip) and soak_mix.cuts_plane(e.name)]
+    cuts = [e for e in found.disturbances if isinstance(e, Slip) and mix.cuts_plane(e.name)]
     assert cuts
     for each in cuts:
         assert each.seconds > 0
-        away = {soak_mix.PLANE}
+        away = {mix.PLANE}
         for other in found.episodes:
             together = other.start_s <= each.at_s + each.seconds and each.at_s <= other.end_s
             if together and (other.cuts or other.kind == "flap"):
@@ -122,7 +122,7 @@ def test_mistakes_do_not_take_the_last_plane_away(seed: int) -> None:
 
 def test_file_of_the_plan_has_the_disturbances() -> None:
     found = plan(1)
-    text = soak_schedule.text(1, SECONDS, GROUND, found.episodes, found.disturbances)
+    text = schedule.text(1, SECONDS, GROUND, found.episodes, found.disturbances)
     written = json.loads(text)["disturbances"]
     assert len(written) == len(found.disturbances)
     assert {each["kind"] for each in written} == {"attack", "restart", "rotation", "slip"}
@@ -141,14 +141,14 @@ def test_file_of_the_plan_has_the_disturbances() -> None:
     ],
 )
 def test_costs_of_mistakes(name: str, loses: bool, planes: tuple[int, ...]) -> None:
-    assert soak_mix.loses_datagrams(name) is loses
-    assert soak_mix.planes_of(name) == planes
+    assert mix.loses_datagrams(name) is loses
+    assert mix.planes_of(name) == planes
 
 
 # ---- verdicts
 
 
-def record(what: soak_mix.Disturbance, began_s: float, over_s: float, **more: Any) -> Record:
+def record(what: mix.Disturbance, began_s: float, over_s: float, **more: Any) -> Record:
     return Record(what, int(began_s * S), int(over_s * S), **more)
 
 
@@ -159,16 +159,16 @@ RECORDS = [record(DELETED, 10, 12), record(RENAMED, 20, 23), record(KILLED, 30, 
 
 
 def test_traffic_may_stop_where_a_disturbance_stops_it() -> None:
-    assert soak_verdicts.spells_of(RECORDS, {"h1", "h3"}) == [Spell(10 * S, 14 * S)]
+    assert judging.spells_of(RECORDS, {"h1", "h3"}) == [Spell(10 * S, 14 * S)]
 
 
 def test_dead_daemon_is_no_excuse_for_traffic() -> None:
-    assert soak_verdicts.spells_of(RECORDS, {"h2", "h3"}) == []
+    assert judging.spells_of(RECORDS, {"h2", "h3"}) == []
 
 
 def test_only_mistakes_that_lose_datagrams_allow_for_some() -> None:
-    assert soak_verdicts.may_lose(RECORDS, per_s=100) == 250
-    assert soak_verdicts.may_lose(RECORDS[1:], per_s=100) == 0
+    assert judging.may_lose(RECORDS, per_s=100) == 250
+    assert judging.may_lose(RECORDS[1:], per_s=100) == 0
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_only_mistakes_that_lose_datagrams_allow_for_some() -> None:
 )
 def test_missing_datagrams(missing: int, allowed: int, good: bool | None) -> None:
     added = {"drop_backlog": 3, "TCP sent again": 1000}
-    assert soak_state.explained("UDP", missing, added, allowed).good is good
+    assert cleared.explained("UDP", missing, added, allowed).good is good
 
 
 def test_nic_mistakes_count_as_cuts_beside_faults_of_the_same_link() -> None:
@@ -186,7 +186,7 @@ def test_nic_mistakes_count_as_cuts_beside_faults_of_the_same_link() -> None:
         (22 * S, 22 * S, {"h1:p1": "clear"}),
     ]
     applied = sorted([*faults, *disturber.cuts()], key=lambda each: each[0])
-    assert soak_schedule.spells(applied, planes=2) == [Spell(21 * S, 23 * S)]
+    assert schedule.spells(applied, planes=2) == [Spell(21 * S, 23 * S)]
 
 
 def test_faults_of_now_are_noticed() -> None:
@@ -222,7 +222,7 @@ def test_mistake_with_a_nic_waits_until_its_faults_are_cleared(
         with disturber.beside({"h1:p1": "clear"}):
             assert disturber._nic.locked()
 
-    monkeypatch.setattr(soak_disturb.time, "sleep", clear)
+    monkeypatch.setattr(disturb.time, "sleep", clear)
     with disturber.beside({"h1:p1": "rate=5", "p2": "down"}):
         pass
     with disturber._whole_nic():
@@ -244,13 +244,13 @@ BEFORE = Sessions((("h1", "h2", 5, 6),), {("h1", "h2"): 1}, refused=10)
     ],
 )
 def test_resets_are_found(after: Sessions, logged: dict[str, list[str]], good: bool) -> None:
-    assert soak_verdicts.unreset(BEFORE, after, logged).good is good
+    assert judging.unreset(BEFORE, after, logged).good is good
 
 
 def judged(records: list[Record], logged: dict[str, list[str]], refused: int = 0) -> dict[str, Any]:
     disturber = Disturber(running=None, records=records)  # type: ignore[arg-type]
     after = replace(BEFORE, refused=BEFORE.refused + refused)
-    found = soak_verdicts.verdicts(disturber, BEFORE, after, logged)
+    found = judging.verdicts(disturber, BEFORE, after, logged)
     return {verdict.what: verdict for verdict in found}
 
 
@@ -271,7 +271,7 @@ def test_starts_may_fail_only_where_mistakes_are_made(
 ) -> None:
     restart = record(replace(KILLED, host=host), 30, 34, pid=7, count=count)
     assert judged([restart], {})["starts"].good is good
-    assert soak_verdicts.failed_starts([restart]) == {"h1": count if host == "h1" else 0}
+    assert judging.failed_starts([restart]) == {"h1": count if host == "h1" else 0}
 
 
 class Ended:
@@ -289,9 +289,9 @@ def test_failed_starts_are_repeated_as_systemd_does(
     status: int, again: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now, started = [100.0], [Ended(status), Ended(None)]
-    monkeypatch.setattr(soak_disturb.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(soak_disturb.lab, "start_daemon", lambda *_: started.pop(0))
-    service = soak_disturb.Service("soak", "h1")
+    monkeypatch.setattr(disturb.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(disturb.lab, "start_daemon", lambda *_: started.pop(0))
+    service = disturb.Service("soak", "h1")
     seen = []
     for _ in range(3):
         seen.append(service.runs())

@@ -6,10 +6,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bench import steps
-from bench.metrics import MS, Arrivals, S
-from bench.response import Response, overshoot, reached, response
-from bench.result import Line
+from bench.instruments.metrics import MS, Arrivals, S
+from bench.instruments.response import Response, overshoot, reached, response
+from bench.instruments.result import Line
+from bench.transport import steps
 
 STEP = 1 * S
 BIN = 20 * MS

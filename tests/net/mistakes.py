@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Operators' mistakes on a running host: how each is made, and how it is put right or named.
 
-The net test makes each once and waits; `bench.repair` makes them again and measures.
+The net test makes each once and waits; `bench.faults.repair` makes them again and measures.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ Lab = Any  # conftest.RunningLab
 MakeLab = Callable[..., Lab]
 VICTIMS = ("h1", "h2")
 PPS = int(os.environ.get("MRC_ATTACK_PPS", "20000"))
-"""Forged packets a second, of one kind. bench/attacks.py sends more, on a quiet machine."""
+"""Forged packets a second, of one kind. bench/faults/attacks.py sends more, on a quiet machine."""
 FRAMES = 2000
 ENOUGH = 4000  # packets that must have reached a victim
 SETTLED_S = 180.0  # compiling takes seconds, and far longer on a busy machine

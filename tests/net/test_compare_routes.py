@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from bench import backlog, counters
-from bench.backlog import Backlogs
 from bench.compare import collisions, configuration, faults, marks, routes, traffic
 from bench.compare.arena import Arena
 from bench.compare.results import Results
 from bench.compare.routes import Competitor
 from bench.compare.traffic import Flow
-from bench.counters import Watch
-from bench.experiment import Shape
-from bench.metrics import S
+from bench.instruments import backlog, counters
+from bench.instruments.backlog import Backlogs
+from bench.instruments.counters import Watch
+from bench.instruments.experiment import Shape
+from bench.instruments.metrics import S
 from mrcd.lab import lab, state, topology
 from mrcd.linux import netns
 

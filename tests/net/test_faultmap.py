@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Test that every host's mrcd names the faults of a lab; bench/faultmap.py tests more of them."""
+"""Test that every host's mrcd names the faults of a lab; `bench.faults.faultmap` tests more."""
 
 from __future__ import annotations
 

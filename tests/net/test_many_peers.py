@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from bench.scale_host import US, Daemon, configuration, host_with
+from bench.scale.host import US, Daemon, configuration, host_with
 from cli.console.exits import CommandError
 from mrcd.fabric import description
 from mrcd.lab import lab, state

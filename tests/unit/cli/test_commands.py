@@ -513,7 +513,7 @@ class TestUsage:
 
 
 class TestImports:
-    """mrcctl must start in under 0.25 s. bench.startup prints the time; this checks the imports."""
+    """mrcctl must start in under 0.25 s: bench.scale.startup prints it, this checks the imports."""
 
     def loaded(self, path: Path, *args: str) -> set[str]:
         code = (
