@@ -19,7 +19,7 @@ from mrcd.model import (
     PlaneInfo,
     Status,
 )
-from tests.unit.control_double import FakeSource
+from rigs.control_double import FakeSource
 
 HOSTILE = '"><script>alert(1)</script><img src=http://evil.example/x>&\x00\x1b[31m\u202e\ud7ff'
 

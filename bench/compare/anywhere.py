@@ -31,8 +31,8 @@ from bench.instruments.flow import BenchFailed, Route
 from bench.instruments.processor import Processor
 from bench.instruments.result import Line
 from bench.instruments.wire import Wire
-from tests.net import bare_hosts
-from tests.net.bare_hosts import HOSTS, INNER, MIDDLE, Bare, address_of, nic
+from rigs import bare_hosts
+from rigs.bare_hosts import HOSTS, INNER, MIDDLE, Bare, address_of, nic
 
 BETWEEN: Mapping[str, Callable[[Bare], None]] = {
     each.__name__: each for each in (bare_hosts.bridge, bare_hosts.router4, bare_hosts.router6)

@@ -19,8 +19,8 @@ from pathlib import Path
 from mrcd.handshake import sealing
 from mrcd.linux import kernel, netns
 from mrcd.wire.packet import WIRE
-from tests.bpf.packets import EV, Far, numbered, offer_frame, trimmed
-from tests.bpf.rig import DROPPED, Rig, arrival
+from rigs.packets import EV, Far, numbered, offer_frame, trimmed
+from rigs.rig import DROPPED, Rig, arrival
 
 ROUNDS, REPEAT = 15, 20_000
 _DURATION_AT = 36  # of union bpf_attr: the mean of a test run's rounds

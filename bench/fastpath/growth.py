@@ -6,7 +6,7 @@
 `cost`: nanoseconds of mrc_spray and mrc_deliver in data paths of other shapes, as ratios to one of
 4 planes, 128 EVs and 4 QPs; all take turns in one process. `memory`: the size of the maps for a
 peer, for a QP, and for the windows that a rate needs, from the kernel's own figures. `contention`:
-state shared by CPUs, used by one and by two of them (`contention`). `bench.scale` measures the growth with peers.
+state shared by CPUs, used by one and by two of them. `bench.scale` measures the growth with peers.
 """
 
 from __future__ import annotations

@@ -32,8 +32,8 @@ from mrcd.fabric import description
 from mrcd.handshake import LocalQp, RemoteQp
 from mrcd.linux import bpf, netns
 from mrcd.wire.abi import ABI
-from tests.bpf.packets import Far, ip4
-from tests.bpf.rig import LINK_MAC, arrival, end_in_stub, pinned_to_one_cpu, write_planes
+from rigs.packets import Far, ip4
+from rigs.rig import LINK_MAC, arrival, end_in_stub, pinned_to_one_cpu, write_planes
 
 _NEVER_NS = 4_000_000_000
 _TARGET_NS = 1_000_000_000

@@ -27,8 +27,8 @@ from mrcd.fabric import usid
 from mrcd.linux import bpf
 from mrcd.wire.abi import ABI
 from mrcd.wire.packet import WIRE
-from tests.bpf.packets import ip4, wire_time
-from tests.bpf.rig import HANDED_OVER, TC_REDIRECT, TC_SHOT, beat_of
+from rigs.packets import ip4, wire_time
+from rigs.rig import HANDED_OVER, TC_REDIRECT, TC_SHOT, beat_of
 
 PLANE = 0  # every shape has it
 EV = usid.ev(PLANE, 2)

@@ -32,8 +32,8 @@ from bench.instruments.flow import BenchFailed
 from bench.instruments.result import Line, table
 from mrcd.lab import lab, processes
 from mrcd.linux import bpf, netns
-from tests.bpf.circle import Circle
-from tests.bpf.rig import NEVER_NS, Rig
+from rigs.circle import Circle
+from rigs.rig import NEVER_NS, Rig
 
 RATE_MBPS = 100
 AT_ONCE_NS = 100

@@ -26,11 +26,11 @@ from dataclasses import dataclass
 from bench.instruments.progstats import counted, programs_of, runs
 from mrcd.fabric import description
 from mrcd.lab import lab
-from tests.net import lab_hosts
-from tests.net.conftest import RunningLab
-from tests.net.stranger import KINDS, Flood, Stranger, frames
-from tests.net.test_attacks import VICTIMS, hide_from, return_s, settle
-from tests.net.traffic import Stream
+from rigs import lab_hosts
+from rigs.besieged import VICTIMS, hide_from, return_s, settle
+from rigs.running_lab import RunningLab
+from rigs.stranger import KINDS, Flood, Stranger, frames
+from rigs.traffic import Stream
 
 NAME = "attacks"
 CALM, FORWARDED = "nothing", "forwarded only"

@@ -31,9 +31,9 @@ from mrcd.linux import bpf, netns
 from mrcd.linux.carrier import link_changes
 from mrcd.wire.abi import ABI
 from mrcd.wire.packet import WIRE
-from tests.net import lab_hosts
-from tests.net.conftest import RunningLab
-from tests.net.traffic import Stream
+from rigs import lab_hosts
+from rigs.running_lab import RunningLab
+from rigs.traffic import Stream
 
 NAME = "carrier"
 PLANE = 1

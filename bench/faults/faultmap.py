@@ -21,7 +21,7 @@ import click
 
 from mrcd.fabric import description
 from mrcd.lab import lab, state
-from tests.net.fault_watch import Watched, elements, faults_of, watch
+from rigs.fault_watch import Watched, elements, faults_of, watch
 
 _SETTLE_S = 60.0
 KINDS = ("blackhole", "loss=4%", "loss=20%")

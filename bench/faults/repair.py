@@ -20,10 +20,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from bench.instruments.running import running
-from tests.net import lab_hosts, mistakes
-from tests.net.conftest import RunningLab
-from tests.net.mistakes import HOST, NAMED, OTHER, REPAIRED, Mistake
-from tests.net.traffic import Stream
+from rigs import lab_hosts, mistakes
+from rigs.mistakes import HOST, NAMED, OTHER, REPAIRED, Mistake
+from rigs.running_lab import RunningLab
+from rigs.traffic import Stream
 
 NAME = "repair"
 TARGET = "10.99.0.2"

@@ -30,9 +30,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from bench.instruments import entry
-from tests.net import bare_hosts
-from tests.net.bare_hosts import HOSTS, INNER, MIDDLE, Bare
-from tests.net.traffic import Stream, open_in
+from rigs import bare_hosts
+from rigs.bare_hosts import HOSTS, INNER, MIDDLE, Bare
+from rigs.traffic import Stream, open_in
 
 PACE: Final = 4_000_000
 """What each TCP stream asks for, bytes a second."""

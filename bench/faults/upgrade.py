@@ -28,7 +28,7 @@ from bench.soak import traffic
 from cli.console.exits import CommandError
 from mrcd.fabric import description
 from mrcd.lab import lab, processes, state
-from tests.net import builds
+from rigs import builds
 
 _RATE_MBPS = 250
 _TCP_MBPS, _UDP_MBPS = 100, 40

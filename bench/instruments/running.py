@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from mrcd.fabric import description
 from mrcd.lab import lab, state
-from tests.net.conftest import RunningLab
+from rigs.running_lab import RunningLab
 
 
 @contextlib.contextmanager

@@ -37,8 +37,8 @@ from mrcd.fabric.description import Host
 from mrcd.handshake import LocalQp, RemoteQp
 from mrcd.linux import bpf
 from mrcd.wire.abi import ABI
-from tests.bpf.packets import Far, ip4
-from tests.bpf.rig import (
+from rigs.packets import Far, ip4
+from rigs.rig import (
     LINK_MAC,
     TC_REDIRECT,
     TC_SHOT,

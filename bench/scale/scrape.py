@@ -26,7 +26,7 @@ from mrcd.report.exporter import exposition
 from mrcd.report.metrics import Snapshot
 from mrcd.report.snapshot import balances_of, census_of
 from mrcd.wire.abi import ABI
-from tests.unit.metrics_double import snapshot
+from rigs.metrics_double import snapshot
 
 QPS = 4
 ROUNDS = 10

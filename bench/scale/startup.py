@@ -13,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.unit.control_double import FakeSource, serving
+from rigs.control_double import FakeSource, serving
 
 ROUNDS = 15
 COMMANDS = (["--help"], ["status"], ["path", "list"], ["lab", "--help"])

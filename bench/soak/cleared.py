@@ -24,7 +24,7 @@ from bench.instruments.metrics import S, imbalance
 from bench.soak.traffic import Verdict
 from mrcd.lab import lab, state
 from mrcd.linux import bpf, bpfmap, netns
-from tests.net.lab_hosts import maps_of
+from rigs.lab_hosts import maps_of
 
 _EVERY_S = 0.2
 _LOOKUP_AND_DELETE = 21

@@ -24,9 +24,9 @@ from bench.soak import mix, schedule
 from bench.soak.mix import Attack, Disturbance, Restart, Rotation, Slip
 from cli.console.exits import CommandError
 from mrcd.lab import faults, lab, processes, state, topology
-from tests.net import mistakes
-from tests.net.conftest import RunningLab
-from tests.net.stranger import Flood, Stranger, frames
+from rigs import mistakes
+from rigs.running_lab import RunningLab
+from rigs.stranger import Flood, Stranger, frames
 
 REPAIR_S = 10.0
 """mrcd takes far less than a second (docs/operations.md); a busy machine takes longer."""

@@ -16,8 +16,8 @@ from bench.soak.mix import Attack, Restart, Rotation, Slip
 from bench.soak.schedule import Spell
 from bench.soak.traffic import Flow, Verdict
 from mrcd.lab import state
-from tests.net import mistakes
-from tests.net.stranger import COUNTERS, OTHER_COUNTERS
+from rigs import mistakes
+from rigs.stranger import COUNTERS, OTHER_COUNTERS
 
 _RESET_EVENTS = ("peer.restarted", "peer.out_of_step", "qp.failed", "datapath.replaced")
 _REFUSED = frozenset().union(OTHER_COUNTERS, *COUNTERS.values())

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from bench.soak.schedule import LEAD_S, Episode, Ground
-from tests.net import mistakes, stranger
-from tests.net.mistakes import Mistake
+from rigs import mistakes, stranger
+from rigs.mistakes import Mistake
 
 MIXED = ("attack", "restart", "rotate", "mistake")
 SETTLE_S = 12.0

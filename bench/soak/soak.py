@@ -33,8 +33,8 @@ from cli.console.exits import CommandError
 from mrcd.fabric import description
 from mrcd.lab import state
 from mrcd.lab.multiqueue import ONE_QUEUE, HostNics
-from tests.net import mistakes
-from tests.net.conftest import RunningLab, deep_backlog
+from rigs import mistakes
+from rigs.running_lab import RunningLab, deep_backlog
 
 HOSTS, PLANES, T1 = 3, 4, 4
 _RESULTS = Path("build/results")

@@ -17,7 +17,7 @@ from bench.soak.mix import ATTACKERS, MIXED, SETTLE_S, Attack, Restart, Rotation
 from bench.soak.schedule import KINDS, LEAD_S, Ground, Spell
 from mrcd.fabric import description
 from mrcd.lab import state
-from tests.net import mistakes, stranger
+from rigs import mistakes, stranger
 
 GROUND = Ground(planes=4, t0=3, t1=4, hosts=("h1", "h2", "h3"), rate_mbps=50)
 SECONDS = 1200.0

@@ -29,7 +29,7 @@ from cli.console.client import Client
 from mrcd.datapath import loader
 from mrcd.datapath.sizes import Sizes
 from mrcd.lab import lab
-from tests.net.lab_hosts import ROOT, socket_of
+from rigs.lab_hosts import ROOT, socket_of
 
 _SIZES = Sizes(mtu=8872, window=4096, ring_slots=64, peers=4, qps=16, evs=64, prefixes=16, loops=64)
 _UDP_MBPS = 200.0

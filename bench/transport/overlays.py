@@ -23,7 +23,7 @@ from bench.instruments.experiment import Figures, Shape
 from bench.instruments.flow import Route
 from bench.instruments.processor import Processor
 from bench.instruments.result import Line, at_least, at_most
-from tests.net.conftest import deep_backlog
+from rigs.running_lab import deep_backlog
 
 _HOSTS = ("h1", "h2")
 _DEVICE, _INNER = "over", "10.88.0"

@@ -24,7 +24,7 @@ from bench.instruments.processor import Processor
 from bench.instruments.result import Line
 from mrcd.lab.multiqueue import QDISCS, HostNics
 from mrcd.linux import netns
-from tests.net.conftest import deep_backlog
+from rigs.running_lab import deep_backlog
 
 _SENDER, _RECEIVER = "h1", "h2"
 _RESENT = ("rtx_fifo", "rtx_guard", "rtx_timeout", "rtx_nack")

@@ -9,7 +9,7 @@ from mrcd.linux import bpf, bpfmap
 from mrcd.linux.ringbuf import RingBuffer
 from mrcd.model import CaptureInfo, CapturePeer
 from mrcd.wire.abi import CAPTURE
-from tests.bpf.rig import PLANES, QPS_PER_PEER, Rig
+from rigs.rig import PLANES, QPS_PER_PEER, Rig
 
 STATE = CAPTURE.structs["mrc_capturing"]
 _HEAD = CAPTURE.structs["mrc_capture"]

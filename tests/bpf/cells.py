@@ -35,8 +35,8 @@ from mrcd.wire.cell import (
 )
 from mrcd.wire.envelope import checksum16
 from mrcd.wire.packet import WIRE, Bth, CcState, Envelope, Ip4, Ip6, Sack, Seth
-from tests.bpf.packets import EV, QPN, REMOTE_QPN, Far, around, ev_in, is_cell, places_of
-from tests.bpf.rig import LINK_MAC, WINDOW, Rig, gateway_mac_of, mac_of, settle
+from rigs.packets import EV, QPN, REMOTE_QPN, Far, around, ev_in, is_cell, places_of
+from rigs.rig import LINK_MAC, WINDOW, Rig, gateway_mac_of, mac_of, settle
 
 AnyCell = CellPacket | CellInUdp
 FIN, PSH, ACK, CWR = 0x01, 0x08, 0x10, 0x80

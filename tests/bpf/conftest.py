@@ -15,11 +15,11 @@ from mrcd.datapath import loader
 from mrcd.fabric.routing import SRV6, Routing
 from mrcd.lab.state import CACHE_DIR
 from mrcd.linux import kernel, netns
-from tests.bpf import rig as rigs
+from rigs import rig as rigs
+from rigs.packets import Far, in_udp
+from rigs.rig import Rig
 from tests.bpf.capturing import CapturingRig
 from tests.bpf.cells import CellRig, Door
-from tests.bpf.packets import Far, in_udp
-from tests.bpf.rig import Rig
 
 ROUTINGS = (
     SRV6,

@@ -41,8 +41,8 @@ from mrcd.linux import bpf, bpfbatch, netns
 from mrcd.linux.netlink import Netlink
 from mrcd.wire.abi import ABI, COUNTERS
 from mrcd.wire.layout import WIRE
-from tests.bpf.packets import QPN, Far, ip4
-from tests.bpf.rig import Rig
+from rigs.packets import QPN, Far, ip4
+from rigs.rig import Rig
 
 QP_A, QP_B = 0, 1
 FIRST_PSN = 1000  # of both QPs, so that B's window would also find a PSN of A

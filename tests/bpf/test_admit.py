@@ -11,8 +11,8 @@ import pytest
 from mrcd.fabric.routing import HOPS_MAX, HOPS_SENT
 from mrcd.handshake import sealing
 from mrcd.wire.abi import ABI
-from tests.bpf.packets import EV, OUTER, Far, offer_frame
-from tests.bpf.rig import DROPPED, PASSED, Rig
+from rigs.packets import EV, OUTER, Far, offer_frame
+from rigs.rig import DROPPED, PASSED, Rig
 
 PUBLIC = bytes(range(32))
 INITS, INITS_AT_ONCE = 100, 64

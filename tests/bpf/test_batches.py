@@ -12,7 +12,7 @@ import pytest
 
 from mrcd.datapath.prefixes import key_of
 from mrcd.linux import bpf, bpfbatch
-from tests.bpf.rig import Rig
+from rigs.rig import Rig
 
 ENTRIES = 3 * bpfbatch._AT_ONCE // 2
 KEY = struct.Struct("=I")

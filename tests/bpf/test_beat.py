@@ -19,9 +19,9 @@ from mrcd.linux.rtnl import buckets
 from mrcd.service.findings import Findings
 from mrcd.wire.abi import ABI
 from mrcd.wire.packet import Control, Data, Peth, Sack, decode_frame
-from tests.bpf.circle import DEADLINE_S, FAST, LENGTH, SLOW, Circle, until
-from tests.bpf.packets import Far, ip4, numbered
-from tests.bpf.rig import PLANES, TC_REDIRECT, TC_SHOT, Rig, clock_passes
+from rigs.circle import DEADLINE_S, FAST, LENGTH, SLOW, Circle, until
+from rigs.packets import Far, ip4, numbered
+from rigs.rig import PLANES, TC_REDIRECT, TC_SHOT, Rig, clock_passes
 
 FIRST_TX, FIRST_RX = 1000, 5000
 SECOND_NS = 1_000_000_000

@@ -21,10 +21,7 @@ from mrcd.model import CapturedPacket
 from mrcd.survey.survey import write_loops
 from mrcd.wire.abi import CAPTURE
 from mrcd.wire.packet import WIRE
-from tests.bpf.capturing import CapturingRig
-from tests.bpf.cells import IN_EACH_ENVELOPE, CellRig
-from tests.bpf.conftest import ROUTINGS
-from tests.bpf.packets import (
+from rigs.packets import (
     EV,
     QPN,
     TAG,
@@ -39,7 +36,10 @@ from tests.bpf.packets import (
     redirected,
     trimmed,
 )
-from tests.bpf.rig import DROPPED, MPR, Rig, code_of
+from rigs.rig import DROPPED, MPR, Rig, code_of
+from tests.bpf.capturing import CapturingRig
+from tests.bpf.cells import IN_EACH_ENVELOPE, CellRig
+from tests.bpf.conftest import ROUTINGS
 from tests.bpf.test_programs import VERIFIER_MAX, falls_into_loops
 from tests.bpf.test_survey import returned, survey
 

@@ -23,9 +23,9 @@ from mrcd.linux import bpf, bpfmap, ethtool
 from mrcd.wire.abi import ABI
 from mrcd.wire.envelope import checksum16
 from mrcd.wire.packet import WIRE, Control, Neth, Packet, Peth, Sack, decode_frame, encode_frame
+from rigs.packets import ev_of, is_cell, trimmed
+from rigs.rig import PLANES, WINDOW, Rig, popped, write_planes
 from tests.bpf.cells import CellRig, noise, tcp
-from tests.bpf.packets import ev_of, is_cell, trimmed
-from tests.bpf.rig import PLANES, WINDOW, Rig, popped, write_planes
 
 FIRST = 5000
 _SOL_PACKET, _PACKET_AUXDATA, _NOT_READY = 263, 8, 1 << 3

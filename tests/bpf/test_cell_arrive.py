@@ -17,6 +17,18 @@ import pytest
 from mrcd.linux import kernel, netns
 from mrcd.wire.abi import ABI
 from mrcd.wire.packet import WIRE, Control, Sack, decode_frame
+from rigs.packets import EV, ev_of, numbered
+from rigs.rig import (
+    CELL_SLOTS,
+    LINK_MAC,
+    MPR,
+    NEVER_NS,
+    RING_SLOTS,
+    TC_REDIRECT,
+    TC_SHOT,
+    WINDOW,
+    Rig,
+)
 from tests.bpf.cells import (
     ACK,
     IN_EACH_ENVELOPE,
@@ -30,18 +42,6 @@ from tests.bpf.cells import (
     seq_of,
     tcp,
     udp,
-)
-from tests.bpf.packets import EV, ev_of, numbered
-from tests.bpf.rig import (
-    CELL_SLOTS,
-    LINK_MAC,
-    MPR,
-    NEVER_NS,
-    RING_SLOTS,
-    TC_REDIRECT,
-    TC_SHOT,
-    WINDOW,
-    Rig,
 )
 from tests.bpf.test_cell_resend import right
 from tests.bpf.test_refuse import BURST

@@ -12,9 +12,8 @@ import pytest
 
 from mrcd.fabric.routing import SRV6, Routing
 from mrcd.wire.packet import WIRE
-from tests.bpf.cells import CellRig
-from tests.bpf.packets import CELL_PORT, OUTER, Far, cell, numbered, summed
-from tests.bpf.rig import (
+from rigs.packets import CELL_PORT, OUTER, Far, cell, numbered, summed
+from rigs.rig import (
     CELL,
     DROPPED,
     HANDED_CELL,
@@ -24,6 +23,7 @@ from tests.bpf.rig import (
     Ran,
     Rig,
 )
+from tests.bpf.cells import CellRig
 from tests.bpf.test_cell_lies import FIRST, refused
 
 OVER4, OVER6 = Routing("ecmp", underlay=4), Routing("ecmp", underlay=6)

@@ -15,6 +15,23 @@ from hypothesis import strategies as st
 from mrcd.wire.abi import ABI
 from mrcd.wire.envelope import DecodeError
 from mrcd.wire.packet import WIRE, Control, Peth, Sack, decode_frame
+from rigs.packets import (
+    OUTER,
+    QPN,
+    destination,
+    ev_of,
+    ip4,
+    is_cell,
+    numbered,
+    redirected,
+)
+from rigs.rig import (
+    MPR,
+    TC_REDIRECT,
+    TC_SHOT,
+    TC_UNSPEC,
+    Rig,
+)
 from tests.bpf.cells import (
     ACK,
     FIN,
@@ -28,23 +45,6 @@ from tests.bpf.cells import (
     seq_of,
     tcp,
     udp,
-)
-from tests.bpf.packets import (
-    OUTER,
-    QPN,
-    destination,
-    ev_of,
-    ip4,
-    is_cell,
-    numbered,
-    redirected,
-)
-from tests.bpf.rig import (
-    MPR,
-    TC_REDIRECT,
-    TC_SHOT,
-    TC_UNSPEC,
-    Rig,
 )
 from tests.bpf.test_cell_arrive import (
     ALL_FREE,

@@ -14,6 +14,8 @@ from scapy.layers.inet6 import IPv6
 
 from mrcd.wire.abi import ABI
 from mrcd.wire.packet import WIRE, Control, Peth, decode_frame
+from rigs.packets import REMOTE_QPN, ev_in, is_cell, wire_time
+from rigs.rig import CELL_SLOTS, MPR, RING_SLOTS, TC_SHOT, Rig
 from tests.bpf.cells import (
     ACK,
     COPY_DATA,
@@ -33,8 +35,6 @@ from tests.bpf.cells import (
     traffic_class,
     udp,
 )
-from tests.bpf.packets import REMOTE_QPN, ev_in, is_cell, wire_time
-from tests.bpf.rig import CELL_SLOTS, MPR, RING_SLOTS, TC_SHOT, Rig
 
 FIRST = 1000
 SOLICITED = WIRE.MRC_CC_FLAG_SOLICITED

@@ -9,6 +9,8 @@ import pytest
 
 from mrcd.wire.abi import ABI
 from mrcd.wire.packet import WIRE
+from rigs.packets import destination, ev_in, ip4, ip6, redirected
+from rigs.rig import CELL_SLOTS, LINK_MAC, MPR, RING_SLOTS, T1S, TC_REDIRECT, TC_SHOT, Rig
 from tests.bpf.cells import (
     ACK,
     IN_EACH_ENVELOPE,
@@ -22,8 +24,6 @@ from tests.bpf.cells import (
     tcp,
     udp,
 )
-from tests.bpf.packets import destination, ev_in, ip4, ip6, redirected
-from tests.bpf.rig import CELL_SLOTS, LINK_MAC, MPR, RING_SLOTS, T1S, TC_REDIRECT, TC_SHOT, Rig
 
 FIRST = 1000
 PATHS = 4 * T1S

@@ -10,8 +10,8 @@ from __future__ import annotations
 import struct
 
 from mrcd.linux import bpf, bpfmap
-from tests.bpf.packets import Far, ev_of, ip4
-from tests.bpf.rig import Rig
+from rigs.packets import Far, ev_of, ip4
+from rigs.rig import Rig
 
 PACKETS, CLOCK = 0, 1  # CHAIN_PACKET and CHAIN_CLOCK of bpf/maps.c
 FIRST_TX = 1000

@@ -10,9 +10,9 @@ import pytest
 from mrcd.paths.states import State
 from mrcd.wire.abi import ABI
 from mrcd.wire.packet import WIRE, Control, Neth, decode_frame
+from rigs.packets import EV, OUTER, Far, ev_in, ip4, is_cell, numbered, summed, trimmed
+from rigs.rig import DROPPED, SENT, TC_REDIRECT, TC_SHOT, WINDOW, Rig
 from tests.bpf.cells import IN_EACH_ENVELOPE, MSS, CellRig, noise, piece, tcp
-from tests.bpf.packets import EV, OUTER, Far, ev_in, ip4, is_cell, numbered, summed, trimmed
-from tests.bpf.rig import DROPPED, SENT, TC_REDIRECT, TC_SHOT, WINDOW, Rig
 from tests.bpf.test_sack import FIRST, outgoing, resent, spray
 
 CLASSES = {

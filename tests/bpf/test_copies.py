@@ -13,7 +13,7 @@ from collections import Counter
 from pathlib import Path
 
 from mrcd.datapath import loader
-from tests.bpf.rig import Rig, code_of
+from rigs.rig import Rig, code_of
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "performance.md"
 HELPERS = {

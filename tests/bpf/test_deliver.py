@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from mrcd.wire.abi import ABI
 from mrcd.wire.packet import WIRE, Sack, decode_frame
-from tests.bpf.packets import EV, REMOTE_QPN, Far, ev_of, ip4, ip6, numbered
-from tests.bpf.rig import LINK_MAC, MPR, NEVER_NS, RING_SLOTS, TC_REDIRECT, TC_SHOT, WINDOW, Rig
+from rigs.packets import EV, REMOTE_QPN, Far, ev_of, ip4, ip6, numbered
+from rigs.rig import LINK_MAC, MPR, NEVER_NS, RING_SLOTS, TC_REDIRECT, TC_SHOT, WINDOW, Rig
 from tests.bpf.test_refuse import BURST, GAP_NS
 
 FIRST = 5000  # the PSN that the rig's QP expects

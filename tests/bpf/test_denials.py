@@ -10,8 +10,8 @@ from mrcd.fabric import usid
 from mrcd.paths.states import State
 from mrcd.rules.denylist import Denials
 from mrcd.service.findings import Findings
-from tests.bpf.packets import ip4
-from tests.bpf.rig import PLANES, T1S, Rig
+from rigs.packets import ip4
+from rigs.rig import PLANES, T1S, Rig
 
 PACKET = ip4(src="10.99.0.1", dst="10.99.0.2")
 

@@ -6,10 +6,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from mrcd.wire.packet import WIRE, Control, Neth, decode_frame
-from tests import oracle
+from rigs import oracle
+from rigs.packets import EV, Far, ip4, numbered, trimmed
+from rigs.rig import MPR, Rig
 from tests.bpf.cells import CellRig
-from tests.bpf.packets import EV, Far, ip4, numbered, trimmed
-from tests.bpf.rig import MPR, Rig
 from tests.bpf.test_refuse import NOWHERE, write
 from tests.tshark import EXPERTS, tshark
 

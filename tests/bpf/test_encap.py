@@ -12,7 +12,8 @@ import pytest
 from mrcd.fabric import usid
 from mrcd.wire.abi import ABI
 from mrcd.wire.packet import WIRE, Auth, Control, Data, Ip4, Ip6, Packet, Peth, Sack, decode_frame
-from tests.bpf.packets import (
+from rigs.oracle import vector
+from rigs.packets import (
     EV,
     OUTER,
     PAYLOAD,
@@ -27,8 +28,7 @@ from tests.bpf.packets import (
     sealed,
     summed,
 )
-from tests.bpf.rig import DROPPED, PASSED, PLANES, SENT, Rig
-from tests.oracle import vector
+from rigs.rig import DROPPED, PASSED, PLANES, SENT, Rig
 
 SHAPES = {
     WIRE.MRC_ENCAP_REDUCED: "reduced",

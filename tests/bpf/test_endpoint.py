@@ -9,8 +9,8 @@ import pytest
 
 from mrcd.fabric import usid
 from mrcd.wire.packet import WIRE, Bth, Control, Eeth, Erth, decode_frame, encode_frame
-from tests.bpf.packets import BODY, BTH, EV, INNER, OUTER, UDP, Far, ev_of, ip4, sealed
-from tests.bpf.rig import DROPPED, PASSED, SENT, TC_REDIRECT, Rig, gateway_mac_of, mac_of
+from rigs.packets import BODY, BTH, EV, INNER, OUTER, UDP, Far, ev_of, ip4, sealed
+from rigs.rig import DROPPED, PASSED, SENT, TC_REDIRECT, Rig, gateway_mac_of, mac_of
 from tests.bpf.test_receive import as_arrived, both, poke, resized
 
 ALL = 0xFF

@@ -9,8 +9,8 @@ import pytest
 
 from mrcd.wire.abi import ABI
 from mrcd.wire.packet import WIRE
-from tests.bpf.packets import Far, numbered
-from tests.bpf.rig import DROPPED, RING_SLOTS, TC_REDIRECT, TC_SHOT, Rig
+from rigs.packets import Far, numbered
+from rigs.rig import DROPPED, RING_SLOTS, TC_REDIRECT, TC_SHOT, Rig
 from tests.bpf.test_sack import FIRST as FIRST_TX
 from tests.bpf.test_sack import outgoing, resent, spray
 from tests.bpf.test_window import hold, narrow

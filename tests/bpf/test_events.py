@@ -7,8 +7,8 @@ SKIP causes no event. It comes and goes with every mark, so it is only counted.
 from __future__ import annotations
 
 from mrcd.wire.abi import ABI
-from tests.bpf.packets import Far, ip4
-from tests.bpf.rig import Rig
+from rigs.packets import Far, ip4
+from rigs.rig import Rig
 
 OUT = ip4(b"out", src="10.99.0.1", dst="10.99.0.2")
 FIRST = 1000

@@ -13,13 +13,13 @@ import pytest
 from mrcd.wire.cell import piece_psns
 from mrcd.wire.envelope import checksum16
 from mrcd.wire.packet import WIRE, Data, Sack, decode_frame
+from rigs.oracle import icrc_of
+from rigs.packets import UDP, Far, ip4, ip6
+from rigs.rig import RING_SLOTS, TC_SHOT, Rig, clock_passes
 from tests.bpf.cells import MSS, AnyCell, CellRig, network, noise, tcp, udp
-from tests.bpf.packets import UDP, Far, ip4, ip6
-from tests.bpf.rig import RING_SLOTS, TC_SHOT, Rig, clock_passes
 from tests.bpf.test_cell_arrive import large
 from tests.bpf.test_sack import FIRST, outgoing, resent, spray
 from tests.bpf.test_window import hold, narrow, widen
-from tests.oracle import icrc_of
 
 MAX_MS = 1
 OLD_NS = MAX_MS * 1_000_000

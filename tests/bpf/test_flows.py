@@ -9,8 +9,8 @@ from collections import defaultdict
 import pytest
 
 from mrcd.wire.abi import ABI
-from tests.bpf.packets import Far, ip4
-from tests.bpf.rig import Rig
+from rigs.packets import Far, ip4
+from rigs.rig import Rig
 
 QPS = 4
 FIRST = 1000

@@ -18,8 +18,8 @@ from collections.abc import Iterator
 import pytest
 
 from mrcd.linux import bpf, ethtool
+from rigs.rig import Rig, Tap, popped, settle
 from tests.bpf.cells import MSS, CellRig, noise, pieces, tcp
-from tests.bpf.rig import Rig, Tap, popped, settle
 
 FIRST = 5000
 EALREADY = 114

@@ -28,8 +28,9 @@ from mrcd.wire.packet import (
     Sack,
     decode,
 )
-from tests import oracle
-from tests.bpf.packets import (
+from rigs import oracle
+from rigs.oracle import vector
+from rigs.packets import (
     BODY,
     CELL_PORT,
     EV,
@@ -48,7 +49,7 @@ from tests.bpf.packets import (
     summed,
     trimmed,
 )
-from tests.bpf.rig import (
+from rigs.rig import (
     CELL,
     DROPPED,
     HANDED_CELL,
@@ -61,7 +62,6 @@ from tests.bpf.rig import (
     TC_UNSPEC,
     Rig,
 )
-from tests.oracle import vector
 
 PLANE = 1
 GOLDEN = (

@@ -7,9 +7,9 @@ import pytest
 
 from mrcd.handshake import LocalQp, RemoteQp
 from mrcd.wire.packet import Sack, decode_frame
+from rigs.packets import QPN, REMOTE_QPN, Far, numbered
+from rigs.rig import CELL_SLOTS, MPR, RING_SLOTS, TC_REDIRECT, TC_SHOT, Ran, Rig
 from tests.bpf.cells import MSS, CellRig, noise, tcp
-from tests.bpf.packets import QPN, REMOTE_QPN, Far, numbered
-from tests.bpf.rig import CELL_SLOTS, MPR, RING_SLOTS, TC_REDIRECT, TC_SHOT, Ran, Rig
 from tests.bpf.test_sack import FIRST as FIRST_TX
 from tests.bpf.test_sack import outgoing, spray
 

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from rigs.packets import EV
+from rigs.rig import Rig
 from tests.bpf.cells import CellRig, noise, tcp
-from tests.bpf.packets import EV
-from tests.bpf.rig import Rig
 
 _TUNSETIFF = 0x400454CA
 _IFF_TAP, _IFF_MULTI_QUEUE, _IFF_NO_PI = 0x2, 0x100, 0x1000

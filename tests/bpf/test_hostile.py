@@ -11,8 +11,8 @@ from mrcd.fabric import usid
 from mrcd.linux import bpfbatch
 from mrcd.wire.abi import ABI
 from mrcd.wire.packet import WIRE
-from tests.bpf.packets import Far, ev_of, ip4, ip6
-from tests.bpf.rig import PLANES, QPS_PER_PEER, RING_SLOTS, Rig
+from rigs.packets import Far, ev_of, ip4, ip6
+from rigs.rig import PLANES, QPS_PER_PEER, RING_SLOTS, Rig
 from tests.bpf.test_tags import NEXT, SECRET
 
 PACKETS = 1500

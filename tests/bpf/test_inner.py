@@ -9,9 +9,9 @@ from ipaddress import ip_address, ip_network
 import pytest
 
 from mrcd.wire.packet import Sack, decode_frame
+from rigs.packets import Far, ip4, ip6
+from rigs.rig import Rig
 from tests.bpf.cells import MSS, CellRig, network, piece, seq_of
-from tests.bpf.packets import Far, ip4, ip6
-from tests.bpf.rig import Rig
 from tests.bpf.test_cell_arrive import ALL_FREE, FIRST, large
 from tests.bpf.test_receive import mark_of
 from tests.bpf.test_unreachable import PEER, US

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from mrcd.wire.abi import ABI
 from mrcd.wire.packet import decode_frame
-from tests.bpf.packets import ip4
-from tests.bpf.rig import PLANES, TC_REDIRECT, Rig, clock_passes
+from rigs.packets import ip4
+from rigs.rig import PLANES, TC_REDIRECT, Rig, clock_passes
 
 FULL: int = ABI.MRC_SHARE_FULL
 _BALANCE = ABI.structs["mrc_balance"]

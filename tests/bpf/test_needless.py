@@ -8,8 +8,8 @@ import pytest
 from mrcd.paths.states import State
 from mrcd.wire.abi import ABI
 from mrcd.wire.packet import WIRE, Data, decode_frame
-from tests.bpf.packets import Far, ip4, wire_time
-from tests.bpf.rig import TC_REDIRECT, Rig, clock_passes
+from rigs.packets import Far, ip4, wire_time
+from rigs.rig import TC_REDIRECT, Rig, clock_passes
 
 _ENTRY = ABI.structs["mrc_tx_entry"]
 _BALANCE = ABI.structs["mrc_balance"]

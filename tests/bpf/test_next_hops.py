@@ -13,9 +13,8 @@ from mrcd.fabric.routing import Routing
 from mrcd.fabric.underlay import packed
 from mrcd.linux import bpf
 from mrcd.wire.packet import Data, Sack, decode_frame
-from tests.bpf.cells import CellRig, noise, tcp
-from tests.bpf.packets import EV, Far, destination, ev_in, ip4, offer_frame, redirected
-from tests.bpf.rig import (
+from rigs.packets import EV, Far, destination, ev_in, ip4, offer_frame, redirected
+from rigs.rig import (
     CELL,
     DROPPED,
     PASSED,
@@ -27,6 +26,7 @@ from tests.bpf.rig import (
     hop_mac_of,
     mac_of,
 )
+from tests.bpf.cells import CellRig, noise, tcp
 
 PATHS = 8
 OVER6 = Routing("ecmp", underlay=6, paths=PATHS)

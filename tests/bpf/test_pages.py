@@ -18,8 +18,8 @@ import pytest
 
 from mrcd.linux import bpf
 from mrcd.wire.packet import WIRE, Sack, decode_frame
-from tests.bpf.packets import EV, Far, cell, ip4, ip6, offer_frame
-from tests.bpf.rig import Rig
+from rigs.packets import EV, Far, cell, ip4, ip6, offer_frame
+from rigs.rig import Rig
 
 _TUNSETIFF = 0x400454CA
 _IFF_TAP, _IFF_NAPI, _IFF_NAPI_FRAGS, _IFF_NO_PI = 0x2, 0x10, 0x20, 0x1000

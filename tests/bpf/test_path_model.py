@@ -21,8 +21,8 @@ from mrcd.linux import bpfbatch
 from mrcd.paths.states import Event, State
 from mrcd.wire.abi import ABI
 from mrcd.wire.packet import WIRE, Data, Peth, decode_frame
-from tests.bpf.packets import Far, ip4
-from tests.bpf.rig import PLANES, T1S, TC_REDIRECT, TC_SHOT, Rig, clock_passes
+from rigs.packets import Far, ip4
+from rigs.rig import PLANES, T1S, TC_REDIRECT, TC_SHOT, Rig, clock_passes
 from tests.path_model import FULL, PathSet, check_invariants
 from tests.stateful import run
 

@@ -19,8 +19,8 @@ from mrcd.linux import bpf, bpfmap
 from mrcd.paths.states import State
 from mrcd.wire.abi import ABI
 from mrcd.wire.packet import WIRE, Data, Peth, Sack, decode_frame
-from tests.bpf.packets import Far, ev_of, ip4, numbered, sent_at
-from tests.bpf.rig import PLANES, T1S, TC_REDIRECT, TC_SHOT, Rig, clock_passes
+from rigs.packets import Far, ev_of, ip4, numbered, sent_at
+from rigs.rig import PLANES, T1S, TC_REDIRECT, TC_SHOT, Rig, clock_passes
 
 FIRST = 1000
 FIRST_RX = 5000

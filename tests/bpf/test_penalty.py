@@ -7,9 +7,9 @@ import pytest
 
 from mrcd.handshake import LocalQp, RemoteQp
 from mrcd.wire.packet import Sack, decode_frame
+from rigs.packets import QPN, REMOTE_QPN, Far, numbered, sent_at
+from rigs.rig import CELL_SLOTS, MPR, RING_SLOTS, Rig
 from tests.bpf.cells import CellRig
-from tests.bpf.packets import QPN, REMOTE_QPN, Far, numbered, sent_at
-from tests.bpf.rig import CELL_SLOTS, MPR, RING_SLOTS, Rig
 from tests.bpf.test_sack import FIRST, outgoing
 
 FIRST_RX = 5000

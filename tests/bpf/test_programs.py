@@ -24,8 +24,8 @@ from mrcd.datapath.datapath import Datapath
 from mrcd.linux import bpfmap
 from mrcd.wire.abi import ABI, COUNTERS
 from mrcd.wire.packet import Header, read_header
+from rigs.rig import WINDOW, Rig, code_of
 from tests.bpf.conftest import ROUTINGS
-from tests.bpf.rig import WINDOW, Rig, code_of
 
 RECORD = Path(__file__).with_name("instructions.json")
 TOLERANCE = 0.05

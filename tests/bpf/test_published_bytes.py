@@ -10,9 +10,9 @@ from __future__ import annotations
 import pytest
 
 from mrcd.wire.envelope import put_envelope
-from tests.bpf.packets import BODY, BTH, EV, UDP, Far, ip4, numbered, sealed, trimmed
-from tests.bpf.rig import DROPPED, SENT, Rig, gateway_mac_of, mac_of
-from tests.oracle import siphash
+from rigs.oracle import siphash
+from rigs.packets import BODY, BTH, EV, UDP, Far, ip4, numbered, sealed, trimmed
+from rigs.rig import DROPPED, SENT, Rig, gateway_mac_of, mac_of
 
 ALL = 0xFF
 FIRST = 1000  # the first PSN that we send

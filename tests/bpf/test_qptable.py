@@ -17,8 +17,8 @@ from mrcd.linux import bpf
 from mrcd.wire.abi import ABI
 from mrcd.wire.layout import words
 from mrcd.wire.packet import decode_frame
-from tests.bpf.packets import Far, ip4, numbered
-from tests.bpf.rig import MPR, PLANES, QPS_PER_PEER, RING_SLOTS, T1S, TC_REDIRECT, Rig
+from rigs.packets import Far, ip4, numbered
+from rigs.rig import MPR, PLANES, QPS_PER_PEER, RING_SLOTS, T1S, TC_REDIRECT, Rig
 
 PACKET = ip4(src="10.99.0.1", dst="10.99.0.2")
 

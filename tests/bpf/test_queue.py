@@ -11,8 +11,8 @@ import pytest
 from mrcd.linux import bpf
 from mrcd.wire.abi import ABI
 from mrcd.wire.packet import Data, decode_frame
-from tests.bpf.packets import Far, ip4, ip6
-from tests.bpf.rig import RING_SLOTS, TC_REDIRECT, TC_SHOT, Rig, clock_passes
+from rigs.packets import Far, ip4, ip6
+from rigs.rig import RING_SLOTS, TC_REDIRECT, TC_SHOT, Rig, clock_passes
 
 TCP, UDP = 6, 17
 GAP_NS = 10_000_000  # EARLY_DROP_GAP_NS of bpf/aqm.c

@@ -15,8 +15,9 @@ from mrcd.linux import bpf
 from mrcd.peers.offersockets import udp6
 from mrcd.wire.abi import ABI
 from mrcd.wire.packet import WIRE, Control, Data, Neth, Sack, decode_frame
-from tests import oracle
-from tests.bpf.packets import (
+from rigs import oracle
+from rigs.oracle import vector
+from rigs.packets import (
     BODY,
     BTH,
     EV,
@@ -34,7 +35,7 @@ from tests.bpf.packets import (
     sealed,
     trimmed,
 )
-from tests.bpf.rig import (
+from rigs.rig import (
     CELL,
     DROPPED,
     HANDED_CELL,
@@ -45,7 +46,6 @@ from tests.bpf.rig import (
     Ran,
     Rig,
 )
-from tests.oracle import vector
 
 MARK = ABI.structs["mrc_mark"]
 MAGIC = bytes([ABI.MRC_MARK_MAGIC0, ABI.MRC_MARK_MAGIC1])

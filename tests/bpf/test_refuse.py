@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from mrcd.wire.packet import WIRE, Control, Neth, decode_frame
+from rigs.packets import BODY, BTH, EV, REMOTE_QPN, Far, numbered, sealed
+from rigs.rig import DROPPED, MPR, NEVER_NS, SENT, TC_REDIRECT, TC_SHOT, WINDOW, Ran, Rig
 from tests.bpf.cells import MSS, CellRig, noise, tcp
-from tests.bpf.packets import BODY, BTH, EV, REMOTE_QPN, Far, numbered, sealed
-from tests.bpf.rig import DROPPED, MPR, NEVER_NS, SENT, TC_REDIRECT, TC_SHOT, WINDOW, Ran, Rig
 from tests.bpf.test_sack import FIRST as FIRST_TX
 from tests.bpf.test_sack import resent, spray
 

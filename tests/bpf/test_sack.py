@@ -10,8 +10,8 @@ import pytest
 
 from mrcd.wire.abi import ABI
 from mrcd.wire.packet import WIRE, Control, Data, Peth, decode_frame
-from tests.bpf.packets import Far, ip4, ip6, numbered, sent_at
-from tests.bpf.rig import MPR, PLANES, RING_SLOTS, T1S, TC_SHOT, WINDOW, Rig
+from rigs.packets import Far, ip4, ip6, numbered, sent_at
+from rigs.rig import MPR, PLANES, RING_SLOTS, T1S, TC_SHOT, WINDOW, Rig
 
 FIRST = 1000
 PATHS = PLANES * T1S

@@ -9,7 +9,7 @@ import pytest
 
 from mrcd.datapath.clock import CARRIER
 from mrcd.linux import bpf
-from tests.bpf.rig import Rig
+from rigs.rig import Rig
 
 LONG = 1_000_000  # repetitions, which take far longer than the signal needs
 SOON_S = 0.005

@@ -10,7 +10,7 @@ import pytest
 
 from mrcd.linux import bpf
 from mrcd.wire.sources import bpf_dir
-from tests import oracle
+from rigs import oracle
 
 KEY = bytes(range(16))
 AT_KEY, AT_WORDS = 14, 30  # in the packet: behind an Ethernet header

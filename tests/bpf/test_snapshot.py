@@ -9,8 +9,8 @@ from collections import Counter
 from mrcd.datapath.census import Census
 from mrcd.report.metrics import STATES
 from mrcd.report.snapshot import balances_of, census_of
-from tests.bpf.packets import Far, ip4, numbered
-from tests.bpf.rig import MPR, PLANES, QPS_PER_PEER, RING_SLOTS, T1S, Rig
+from rigs.packets import Far, ip4, numbered
+from rigs.rig import MPR, PLANES, QPS_PER_PEER, RING_SLOTS, T1S, Rig
 
 FIRST_TX, FIRST_RX = 1000, 5000
 OUT = ip4(b"out", src="10.99.0.1", dst="10.99.0.2")

@@ -9,8 +9,8 @@ import pytest
 
 from mrcd.wire.abi import ABI
 from mrcd.wire.packet import Data, decode_frame
-from tests.bpf.packets import Far, ev_of, ip4, ip6, sent_at
-from tests.bpf.rig import MPR, PLANES, RING_SLOTS, T1S, TC_REDIRECT, TC_SHOT, Rig
+from rigs.packets import Far, ev_of, ip4, ip6, sent_at
+from rigs.rig import MPR, PLANES, RING_SLOTS, T1S, TC_REDIRECT, TC_SHOT, Rig
 
 FIRST = 1000  # the first PSN of the rig's QP
 EVS = [ev_of(plane, t1) for plane in range(PLANES) for t1 in range(1, T1S + 1)]

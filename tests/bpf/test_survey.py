@@ -17,8 +17,8 @@ from mrcd.linux import bpf
 from mrcd.survey.survey import write_loops
 from mrcd.wire.abi import ABI
 from mrcd.wire.packet import WIRE, Control, Erth, decode_frame, encode_frame
-from tests.bpf.packets import BODY, BTH, INNER, UDP, sealed
-from tests.bpf.rig import DROPPED, Rig, gateway_mac_of, mac_of
+from rigs.packets import BODY, BTH, INNER, UDP, sealed
+from rigs.rig import DROPPED, Rig, gateway_mac_of, mac_of
 
 _LOOP = ABI.structs["mrc_loop"]
 LABEL = INNER + 2  # the low half of the inner flow label

@@ -31,9 +31,8 @@ from mrcd.wire.packet import (
     encode_frame,
 )
 from mrcd.wire.tag import NO_KEY
-from tests import oracle
-from tests.bpf.cells import IN_EACH_ENVELOPE, MSS, CellRig
-from tests.bpf.packets import (
+from rigs import oracle
+from rigs.packets import (
     EV,
     PAYLOAD,
     QPN,
@@ -47,7 +46,8 @@ from tests.bpf.packets import (
     stamp,
     trimmed,
 )
-from tests.bpf.rig import DROPPED, PASSED, SENT, TC_REDIRECT, TC_SHOT, Rig
+from rigs.rig import DROPPED, PASSED, SENT, TC_REDIRECT, TC_SHOT, Rig
+from tests.bpf.cells import IN_EACH_ENVELOPE, MSS, CellRig
 from tests.bpf.test_cell_arrive import FIRST as FIRST_CELL
 from tests.bpf.test_cell_arrive import large
 from tests.bpf.test_survey import returned

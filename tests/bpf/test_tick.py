@@ -7,8 +7,8 @@ import pytest
 
 from mrcd.wire.abi import ABI
 from mrcd.wire.packet import WIRE, Control, Data, Peth, Sack, decode_frame
-from tests.bpf.packets import QPN, REMOTE_QPN, Far, ev_of, ip4, numbered, sealed, sent_at
-from tests.bpf.rig import MPR, PLANES, RING_SLOTS, T1S, Rig, clock_passes
+from rigs.packets import QPN, REMOTE_QPN, Far, ev_of, ip4, numbered, sealed, sent_at
+from rigs.rig import MPR, PLANES, RING_SLOTS, T1S, Rig, clock_passes
 
 FIRST_TX = 1000
 FIRST_RX = 5000

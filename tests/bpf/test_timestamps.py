@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from mrcd.wire.packet import Control, Peth, Sack, Timestamp, decode_frame
-from tests.bpf.packets import Far, ip4, sent_at, wire_time
-from tests.bpf.rig import Rig, clock_passes
+from rigs.packets import Far, ip4, sent_at, wire_time
+from rigs.rig import Rig, clock_passes
 
 OUT = ip4(b"out", src="10.99.0.1", dst="10.99.0.2")
 

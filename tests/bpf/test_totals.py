@@ -13,7 +13,7 @@ from mrcd.datapath.qptable import TOTALS, QpTable
 from mrcd.handshake import LocalQp, RemoteQp
 from mrcd.paths.states import State
 from mrcd.wire.abi import ABI
-from tests.bpf.rig import MPR, RING_SLOTS, Rig
+from rigs.rig import MPR, RING_SLOTS, Rig
 
 _PATH, _TX, _RX = (ABI.structs[name] for name in ("mrc_path", "mrc_tx", "mrc_rx"))
 QPNS = itertools.count(0x110000)

@@ -11,9 +11,9 @@ from mrcd.datapath.control import CommandRefused, Commands
 from mrcd.paths.states import State
 from mrcd.wire.abi import ABI
 from mrcd.wire.packet import WIRE, Data, Peth, Sack, decode_frame
+from rigs.packets import Far, ip4
+from rigs.rig import PLANES, Rig, clock_passes
 from tests.bpf.cells import CellRig
-from tests.bpf.packets import Far, ip4
-from tests.bpf.rig import PLANES, Rig, clock_passes
 from tests.bpf.test_expiry import overdue, stub_frame, stub_of
 from tests.bpf.test_paths import FIRST, OUT, answer_probe, lose_first, spray, state
 

@@ -15,6 +15,7 @@ import pytest
 from mrcd.wire.abi import ABI
 from mrcd.wire.envelope import checksum16
 from mrcd.wire.packet import Data, decode_frame
+from rigs.rig import RING_SLOTS, Rig
 from tests.bpf.cells import (
     IN_EACH_ENVELOPE,
     CellRig,
@@ -25,7 +26,6 @@ from tests.bpf.cells import (
     tcp,
     udp,
 )
-from tests.bpf.rig import RING_SLOTS, Rig
 from tests.bpf.test_cell_resend import overdue, resent_by_clock
 from tests.bpf.test_window import TARGET_NS, widen
 

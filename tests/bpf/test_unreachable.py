@@ -15,9 +15,9 @@ from scapy.layers.inet6 import ICMPv6DestUnreach, IPv6
 from mrcd.linux import bpf
 from mrcd.wire.abi import ABI
 from mrcd.wire.envelope import checksum16
+from rigs.packets import Far
+from rigs.rig import LINK_MAC, MPR, RING_SLOTS, TC_REDIRECT, TC_SHOT, Ran, Rig, clock_passes
 from tests.bpf.cells import ACK, CellRig, network, tcp, udp
-from tests.bpf.packets import Far
-from tests.bpf.rig import LINK_MAC, MPR, RING_SLOTS, TC_REDIRECT, TC_SHOT, Ran, Rig, clock_passes
 from tests.bpf.test_sack import FIRST, resent
 
 SYN, FIN, RST = 0x02, 0x01, 0x04

@@ -11,9 +11,9 @@ import pytest
 from mrcd.linux import bpf
 from mrcd.wire.abi import ABI
 from mrcd.wire.packet import Data, decode_frame
+from rigs.packets import Far, ev_of, ip4
+from rigs.rig import CARRIER, PLANES, RING_SLOTS, TC_REDIRECT, TC_SHOT, Rig
 from tests.bpf.cells import CellRig, noise, tcp
-from tests.bpf.packets import Far, ev_of, ip4
-from tests.bpf.rig import CARRIER, PLANES, RING_SLOTS, TC_REDIRECT, TC_SHOT, Rig
 from tests.bpf.test_cell_resend import right
 from tests.bpf.test_sack import FIRST, Sent, outgoing, resent, spray
 

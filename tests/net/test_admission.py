@@ -19,11 +19,11 @@ from mrcd.fabric import description
 from mrcd.handshake import identity
 from mrcd.handshake.identity import Secret
 from mrcd.lab import lab, state
-from tests.net import lab_hosts
-from tests.net.lab_hosts import eventually, mrcctl
+from rigs import lab_hosts
+from rigs.daemons import Traffic, end, events, log_of
+from rigs.lab_hosts import eventually, mrcctl
+from rigs.traffic import transfer
 from tests.net.test_fabric_files import Fleet
-from tests.net.test_hitless import Traffic, end, events, log_of
-from tests.net.traffic import transfer
 
 Lab = Any  # conftest.RunningLab
 MakeLab = Callable[..., Lab]

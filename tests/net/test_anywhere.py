@@ -20,7 +20,7 @@ import pytest
 from mrcd.fabric.shape import MTU_MAX
 from mrcd.linux import netns
 from mrcd.planes.nexthops import VERIFY_S
-from tests.net.bare_hosts import (
+from rigs.bare_hosts import (
     BUILDERS,
     HOSTS,
     INNER,
@@ -36,8 +36,8 @@ from tests.net.bare_hosts import (
     subnet,
     subnet4,
 )
-from tests.net.lab_hosts import ROOT, eventually, powerless
-from tests.net.traffic import Arrivals, Stream, transfer, udp_sequence
+from rigs.lab_hosts import ROOT, eventually, powerless
+from rigs.traffic import Arrivals, Stream, transfer, udp_sequence
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -10,13 +10,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import socket
 import struct
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +22,15 @@ import pytest
 
 from mrcd.fabric import underlay
 from mrcd.handshake import identity, sealing
-from mrcd.lab import lab, state
+from mrcd.lab import lab
 from mrcd.linux import bpf, netns
 from mrcd.wire.abi import ABI
-from tests.net import lab_hosts
-from tests.net.fault_watch import faults_of
-from tests.net.lab_hosts import eventually
-from tests.net.stranger import (
+from rigs import lab_hosts
+from rigs.besieged import SETTLED_S, VICTIMS, hide_from, return_s, settle
+from rigs.daemons import Traffic, connections, events, log_of
+from rigs.fault_watch import faults_of
+from rigs.lab_hosts import eventually
+from rigs.stranger import (
     COUNTERS,
     KINDS,
     OTHER_COUNTERS,
@@ -41,17 +41,14 @@ from tests.net.stranger import (
     frames,
     send,
 )
-from tests.net.test_hitless import Traffic, connections, end, events, log_of
-from tests.net.traffic import open_in
+from rigs.traffic import open_in
 
 Lab = Any  # conftest.RunningLab
 MakeLab = Callable[..., Lab]
-VICTIMS = ("h1", "h2")
 PPS = int(os.environ.get("MRC_ATTACK_PPS", "20000"))
 """Forged packets a second, of one kind. bench/faults/attacks.py sends more, on a quiet machine."""
 FRAMES = 2000
 ENOUGH = 4000  # packets that must have reached a victim
-SETTLED_S = 180.0  # compiling takes seconds, and far longer on a busy machine
 RETURN_LATER_S = 1.0
 
 pytestmark = pytest.mark.timeout(400)
@@ -65,31 +62,12 @@ def besieged(module_labs: MakeLab) -> Lab:
     return running
 
 
-def hide_from(running: Lab) -> None:
-    """Make the two victims each other's only peers, and start their daemons."""
-    for host, peer in zip(VICTIMS, reversed(VICTIMS), strict=True):
-        config = state.places(running.name, host).config
-        config.write_text(config.read_text() + f'\n[[peer]]\nname = "{peer}"\n')
-        lab.start_daemon(running.name, host)
-
-
 @pytest.fixture
 def running(besieged: Lab) -> Iterator[Lab]:
     """Return that lab, with both daemons well before and after."""
     settle(besieged)
     yield besieged
     settle(besieged)
-
-
-def settle(running: Lab) -> None:
-    for host in VICTIMS:
-        if lab.daemon_pid(running.name, host) is None:
-            lab.start_daemon(running.name, host)
-    for host in VICTIMS:
-        lab_hosts.until_ok(running.name, host, SETTLED_S)
-        eventually(
-            lambda host=host: not lab_hosts.bad_planes(running.name, host), "all paths", SETTLED_S
-        )
 
 
 @dataclass(frozen=True)
@@ -206,30 +184,6 @@ def test_everything_at_once_disturbs_nothing(running: Lab, silence: Silence) -> 
 
 
 # ---- a peer's return
-
-
-def moment(entry: dict[str, Any]) -> float:
-    return datetime.fromisoformat(entry["time"]).timestamp()
-
-
-def return_s(running: Lab) -> float:
-    """Restart h2's daemon; return the time from when it hears until both have a session."""
-    established = events(running, "h1").count("peer.established")
-    lines = len(log_of(running, "h2"))
-    end(running, "h2", signal.SIGTERM)
-    lab.start_daemon(running.name, "h2")
-    eventually(
-        lambda: events(running, "h1").count("peer.established") > established, "return", SETTLED_S
-    )
-    eventually(
-        lambda: "peer.established" in [e["event"] for e in log_of(running, "h2")[lines:]],
-        "return", SETTLED_S,
-    )  # fmt: skip
-    entries = log_of(running, "h2")[lines:]
-    ready = next(moment(entry) for entry in entries if entry["event"] == "daemon.ready")
-    back = next(moment(entry) for entry in entries if entry["event"] == "peer.established")
-    settle(running)
-    return max(0.0, back - ready)
 
 
 @pytest.mark.alone

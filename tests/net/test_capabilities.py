@@ -13,8 +13,8 @@ import pytest
 
 from mrcd.lab import lab, processes, state
 from mrcd.service import capabilities
-from tests.net import lab_hosts
-from tests.net.conftest import MakeLab, RunningLab
+from rigs import lab_hosts
+from rigs.running_lab import MakeLab, RunningLab
 
 ROOT = Path(__file__).resolve().parents[2]
 UNIT = ROOT / "systemd" / "mrcd-privileged@.service"

@@ -20,9 +20,8 @@ import pytest
 from mrcd.fabric.routing import Routing
 from mrcd.lab import lab, state
 from mrcd.wire.packet import WIRE
-from tests.net import lab_hosts
-from tests.net.lab_hosts import ROOT, eventually
-from tests.net.test_hitless import (
+from rigs import lab_hosts
+from rigs.daemons import (
     H1,
     H2,
     Sessions,
@@ -33,7 +32,8 @@ from tests.net.test_hitless import (
     settle,
     undisturbed,
 )
-from tests.net.traffic import Stream, transfer
+from rigs.lab_hosts import ROOT, eventually
+from rigs.traffic import Stream, transfer
 from tests.tshark import SCRIPT
 
 Lab = Any  # conftest.RunningLab

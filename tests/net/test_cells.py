@@ -19,9 +19,9 @@ import pytest
 
 from mrcd.lab import lab, processes, state
 from mrcd.linux import ethtool, netns
-from tests.net import lab_hosts
-from tests.net.lab_hosts import eventually, mrcctl, mrcctl_json
-from tests.net.traffic import open_in
+from rigs import lab_hosts
+from rigs.lab_hosts import eventually, mrcctl, mrcctl_json
+from rigs.traffic import open_in
 
 Lab = Any  # conftest.RunningLab
 MakeLab = Callable[..., Lab]

@@ -12,7 +12,7 @@ import pytest
 
 from mrcd.linux import netns
 from mrcd.wire.packet import WIRE
-from tests.net.bare_hosts import (
+from rigs.bare_hosts import (
     HOSTS,
     INNER,
     MIDDLE,
@@ -25,8 +25,8 @@ from tests.net.bare_hosts import (
     router4,
     set_offloads,
 )
-from tests.net.lab_hosts import eventually
-from tests.net.traffic import Stream, transfer
+from rigs.lab_hosts import eventually
+from rigs.traffic import Stream, transfer
 
 pytestmark = pytest.mark.timeout(600)
 

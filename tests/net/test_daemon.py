@@ -20,9 +20,9 @@ from mrcd.handshake import Memory
 from mrcd.lab import lab, processes, state
 from mrcd.linux import bpf, netns
 from mrcd.peers import saved as sessions
-from tests.net import lab_hosts
-from tests.net.lab_hosts import ROOT, eventually, mrcctl
-from tests.net.traffic import Stream, transfer, udp_sequence
+from rigs import lab_hosts
+from rigs.lab_hosts import ROOT, eventually, mrcctl
+from rigs.traffic import Stream, transfer, udp_sequence
 
 Lab = Any  # conftest.RunningLab
 MakeLab = Callable[..., Lab]

@@ -12,9 +12,9 @@ import pytest
 
 from mrcd.fabric.shape import MTU_MAX
 from mrcd.lab import lab, state
-from tests.net import lab_hosts
-from tests.net.lab_hosts import eventually, mrcctl
-from tests.net.traffic import Stream, transfer, udp_sequence
+from rigs import lab_hosts
+from rigs.lab_hosts import eventually, mrcctl
+from rigs.traffic import Stream, transfer, udp_sequence
 
 MakeLab = Callable[..., Any]
 TRIES = 20  # how much is sent again depends on when the losing plane is left

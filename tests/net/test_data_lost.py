@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.net.bare_hosts import (
+from rigs.bare_hosts import (
     HOSTS,
     INNER,
     Bare,
@@ -25,8 +25,8 @@ from tests.net.bare_hosts import (
     treat,
     treat_no_more,
 )
-from tests.net.lab_hosts import eventually
-from tests.net.traffic import Arrivals
+from rigs.lab_hosts import eventually
+from rigs.traffic import Arrivals
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.alone]
 

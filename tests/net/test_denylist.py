@@ -17,8 +17,8 @@ from mrcd.lab import lab, state
 from mrcd.linux import netns
 from mrcd.model import PathEvent, PathInfo
 from mrcd.wire.packet import WIRE
-from tests.net.lab_hosts import bad_planes, eventually, mrcctl, ok, paths, socket_of
-from tests.net.traffic import transfer
+from rigs.lab_hosts import bad_planes, eventually, mrcctl, ok, paths, socket_of
+from rigs.traffic import transfer
 from tests.net.usid_packets import ETH_P_IPV6, SO_RCVBUFFORCE
 
 Lab = Any  # conftest.RunningLab

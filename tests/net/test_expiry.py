@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.net.lab_hosts import counters, cut_off, eventually, until_ok
-from tests.net.traffic import Stream, open_in
+from rigs.lab_hosts import counters, cut_off, eventually, until_ok
+from rigs.traffic import Stream, open_in
 
 Lab = Any  # conftest.RunningLab
 

@@ -15,10 +15,10 @@ import pytest
 from mrcd.fabric import description, digest
 from mrcd.fabric.description import Fabric
 from mrcd.lab import lab, state
-from tests.net import lab_hosts
-from tests.net.lab_hosts import eventually, mrcctl, mrcctl_json
-from tests.net.test_hitless import Traffic, connections
-from tests.net.traffic import transfer
+from rigs import lab_hosts
+from rigs.daemons import Traffic, connections
+from rigs.lab_hosts import eventually, mrcctl, mrcctl_json
+from rigs.traffic import transfer
 
 Lab = Any  # conftest.RunningLab
 MakeLab = Callable[..., Lab]

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.net.conftest import _labs
-from tests.net.fault_watch import elements, faults_of, watch
-from tests.net.lab_hosts import counters, eventually, mrcctl, mrcctl_json
+from rigs.fault_watch import elements, faults_of, watch
+from rigs.lab_hosts import counters, eventually, mrcctl, mrcctl_json
+from rigs.running_lab import labs
 
 Lab = Any  # conftest.RunningLab
 MakeLab = Callable[..., Lab]
@@ -25,8 +25,8 @@ def both() -> Iterator[dict[int, Lab]]:
 
     All hosts of a lab hear each other. The labs wait most of the time, so they do it together.
     """
-    with _labs(f"f{os.getpid()}") as make:
-        labs = {}
+    with labs(f"f{os.getpid()}") as make:
+        made = {}
         for hosts_per_t0 in (1, 2):
             hosts = 2 * hosts_per_t0
             running = make(daemons=True, hosts=hosts, planes=3, t1=2, hosts_per_t0=hosts_per_t0)
@@ -38,8 +38,8 @@ def both() -> Iterator[dict[int, Lab]]:
                     f"{host.name} hears all others",
                     30,
                 )
-            labs[hosts_per_t0] = running
-        yield labs
+            made[hosts_per_t0] = running
+        yield made
 
 
 @pytest.fixture(params=[1, 2], ids=["one-host-a-T0", "two-hosts-a-T0"])

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.net.bare_hosts import (
+from rigs.bare_hosts import (
     HOSTS,
     INNER,
     MIDDLE,
@@ -20,9 +20,9 @@ from tests.net.bare_hosts import (
     bridge,
     nic,
 )
-from tests.net.lab_hosts import eventually
+from rigs.lab_hosts import eventually
+from rigs.traffic import Stream
 from tests.net.test_anywhere import PLANES, both_ways
-from tests.net.traffic import Stream
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -20,10 +20,10 @@ from mrcd.fabric import description
 from mrcd.handshake import identity, sealing
 from mrcd.handshake.pace import DEAD_AFTER_NS
 from mrcd.lab import lab, state
-from tests.net import lab_hosts
-from tests.net.lab_hosts import eventually, mrcctl, mrcctl_json
-from tests.net.stranger import Stranger, send
-from tests.net.test_hitless import Traffic, connections, end, events, settle
+from rigs import lab_hosts
+from rigs.daemons import Traffic, connections, end, events, settle
+from rigs.lab_hosts import eventually, mrcctl, mrcctl_json
+from rigs.stranger import Stranger, send
 
 Lab = Any  # conftest.RunningLab
 MakeLab = Callable[..., Lab]

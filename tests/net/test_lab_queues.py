@@ -21,10 +21,10 @@ from mrcd.lab.multiqueue import HostNics
 from mrcd.lab.state import LabFailed
 from mrcd.linux import bpf, netns, rss
 from mrcd.linux.netlink import Netlink
-from tests.net import lab_hosts
-from tests.net.lab_hosts import eventually
+from rigs import lab_hosts
+from rigs.lab_hosts import eventually
+from rigs.traffic import transfer
 from tests.net.test_lab_netlink import inside
-from tests.net.traffic import transfer
 from tests.net.usid_packets import ETH_P_IPV6, udp_in_ipv6
 
 Lab = Any  # conftest.RunningLab

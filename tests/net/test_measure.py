@@ -13,9 +13,9 @@ import pytest
 
 from cli.console.exits import CommandError
 from mrcd.model import PlaneRate
-from tests.net.bare_hosts import HOSTS, INNER, MIDDLE, Bare, Make, bridge, building
-from tests.net.lab_hosts import eventually
-from tests.net.traffic import Stream
+from rigs.bare_hosts import HOSTS, INNER, MIDDLE, Bare, Make, bridge, building
+from rigs.lab_hosts import eventually
+from rigs.traffic import Stream
 from tests.unit.command_line import run
 
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(400)]

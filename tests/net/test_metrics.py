@@ -17,10 +17,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from mrcd.lab import lab, state
 from mrcd.linux import netns
 from mrcd.wire.abi import COUNTERS
-from tests.net import lab_hosts
-from tests.net.lab_hosts import eventually
+from rigs import lab_hosts
+from rigs.lab_hosts import eventually
+from rigs.traffic import transfer
 from tests.net.test_daemon import stop
-from tests.net.traffic import transfer
 
 MakeLab = Callable[..., Any]
 SETTINGS = '[metrics]\nlisten = "127.0.0.1:9971"\n'

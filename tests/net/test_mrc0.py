@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.net import lab_hosts
-from tests.net.lab_hosts import eventually, mrcctl_json
-from tests.net.traffic import Stream, open_in, transfer, udp_sequence
+from rigs import lab_hosts
+from rigs.lab_hosts import eventually, mrcctl_json
+from rigs.traffic import Stream, open_in, transfer, udp_sequence
 
 Lab = Any  # conftest.RunningLab
 H2, H2_6 = "10.99.0.2", "fd99::2"

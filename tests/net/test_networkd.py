@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from tests.net import lab_hosts
-from tests.net.lab_hosts import eventually
-from tests.net.test_hitless import log_of
-from tests.net.traffic import transfer
+from rigs import lab_hosts
+from rigs.daemons import log_of
+from rigs.lab_hosts import eventually
+from rigs.traffic import transfer
 
 Lab = Any  # conftest.RunningLab
 EXAMPLES = Path(__file__).parents[2] / "packaging" / "examples" / "networkd"

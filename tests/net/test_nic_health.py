@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.net.fault_watch import faults_of
-from tests.net.lab_hosts import counters, eventually, planes_towards, status
-from tests.net.traffic import Stream
+from rigs.fault_watch import faults_of
+from rigs.lab_hosts import counters, eventually, planes_towards, status
+from rigs.traffic import Stream
 
 Lab = Any  # conftest.RunningLab
 MakeLab = Callable[..., Lab]

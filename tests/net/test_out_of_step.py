@@ -12,8 +12,8 @@ import pytest
 from mrcd.lab import state
 from mrcd.linux import bpf
 from mrcd.wire.abi import ABI
-from tests.net.lab_hosts import eventually, maps_of, ok
-from tests.net.traffic import transfer
+from rigs.lab_hosts import eventually, maps_of, ok
+from rigs.traffic import transfer
 
 Lab = Any  # conftest.RunningLab
 H2 = "10.99.0.2"

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.net import lab_hosts
-from tests.net.traffic import Stream
+from rigs import lab_hosts
+from rigs.traffic import Stream
 
 Lab = Any  # conftest.RunningLab
 MakeLab = Callable[..., Lab]

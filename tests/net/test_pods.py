@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from mrcd.linux import netns
-from tests.net import lab_hosts
-from tests.net.traffic import Stream, transfer, udp_sequence
+from rigs import lab_hosts
+from rigs.traffic import Stream, transfer, udp_sequence
 
 Lab = Any  # conftest.RunningLab
 MakeLab = Callable[..., Lab]

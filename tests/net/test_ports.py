@@ -17,8 +17,8 @@ from mrcd.fabric.description import Host
 from mrcd.lab import lab
 from mrcd.linux import netns
 from mrcd.wire.packet import WIRE
-from tests.net import lab_hosts
-from tests.net.lab_hosts import (
+from rigs import lab_hosts
+from rigs.lab_hosts import (
     counters,
     eventually,
     mrcctl,
@@ -26,8 +26,8 @@ from tests.net.lab_hosts import (
     planes_towards,
     status,
 )
+from rigs.traffic import Stream, open_in, transfer, udp_sequence
 from tests.net.test_daemon import log_of, stop
-from tests.net.traffic import Stream, open_in, transfer, udp_sequence
 from tests.net.usid_packets import ETH_P_IPV6, SO_RCVBUFFORCE
 
 Lab = Any  # conftest.RunningLab

@@ -23,9 +23,9 @@ from mrcd.linux.privileged import server
 from mrcd.linux.privileged.client import Channel
 from mrcd.linux.privileged.permits import Permits, Plane
 from mrcd.linux.privileged.requests import AddAddress, RenameLink, Request, SetLink
-from tests.net import lab_hosts
-from tests.net.lab_hosts import eventually
-from tests.net.traffic import transfer
+from rigs import lab_hosts
+from rigs.lab_hosts import eventually
+from rigs.traffic import transfer
 
 Lab = Any  # conftest.RunningLab
 MakeLab = Callable[..., Lab]

@@ -15,9 +15,9 @@ import pytest
 
 from mrcd.lab import processes, state
 from mrcd.linux import mounts
-from tests.net.bare_hosts import HOSTS, MIDDLE, Bare
-from tests.net.lab_hosts import ROOT, eventually, powerless
-from tests.net.traffic import transfer
+from rigs.bare_hosts import HOSTS, MIDDLE, Bare
+from rigs.lab_hosts import ROOT, eventually, powerless
+from rigs.traffic import transfer
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -13,8 +13,8 @@ import pytest
 from mrcd.lab import state
 from mrcd.linux import bpf
 from mrcd.wire.abi import ABI
-from tests.net.lab_hosts import counters, eventually, maps_of, mrcctl_json, ok, status
-from tests.net.traffic import transfer, udp_sequence
+from rigs.lab_hosts import counters, eventually, maps_of, mrcctl_json, ok, status
+from rigs.traffic import transfer, udp_sequence
 
 Lab = Any  # conftest.RunningLab
 MakeLab = Any

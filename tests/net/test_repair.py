@@ -16,10 +16,10 @@ from mrcd.lab.lab import daemon_pid, start_daemon
 from mrcd.linux import bpf
 from mrcd.linux.netlink import Netlink
 from mrcd.repair.repeats import WITHIN_S
-from tests.net import lab_hosts, mistakes
-from tests.net.lab_hosts import eventually
-from tests.net.mistakes import HOST, NAMED, REPAIRED, Mistake
-from tests.net.traffic import Stream, transfer
+from rigs import lab_hosts, mistakes
+from rigs.lab_hosts import eventually
+from rigs.mistakes import HOST, NAMED, REPAIRED, Mistake
+from rigs.traffic import Stream, transfer
 
 Lab = Any  # conftest.RunningLab
 MakeLab = Callable[..., Lab]

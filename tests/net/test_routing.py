@@ -14,10 +14,10 @@ from mrcd.fabric.routing import Routing
 from mrcd.linux import interfaces, netns
 from mrcd.wire.envelope import cell_overhead, overhead
 from mrcd.wire.packet import WIRE
-from tests.net import lab_hosts
-from tests.net.conftest import _labs
-from tests.net.lab_hosts import eventually, mrcctl_json
-from tests.net.traffic import Stream, transfer
+from rigs import lab_hosts
+from rigs.lab_hosts import eventually, mrcctl_json
+from rigs.running_lab import labs
+from rigs.traffic import Stream, transfer
 
 Lab = Any  # conftest.RunningLab
 H1, H2, H2_6 = "10.99.0.1", "10.99.0.2", "fd99::2"
@@ -36,7 +36,7 @@ WAYS = [
 @pytest.fixture(scope="module", params=WAYS)
 def built(request: pytest.FixtureRequest) -> Iterator[Lab]:
     routing, framing = request.param
-    with _labs(f"r{os.getpid()}-{routing.code}{framing[0]}") as make:
+    with labs(f"r{os.getpid()}-{routing.code}{framing[0]}") as make:
         settings = f'[transport]\nframing = "{framing}"\n'
         yield make(daemons=True, rate_mbps=RATE_MBPS, routing=routing, settings=settings)
 

@@ -17,8 +17,8 @@ import pytest
 
 from mrcd.lab import processes, state
 from mrcd.linux import netns
-from tests.net import lab_hosts
-from tests.net.lab_hosts import ROOT, eventually
+from rigs import lab_hosts
+from rigs.lab_hosts import ROOT, eventually
 
 Lab = Any  # conftest.RunningLab
 MakeLab = Callable[..., Lab]

@@ -19,7 +19,7 @@ from cli.fabric import sid
 from cli.main import mrcctl
 from mrcd.lab import lab, state, topology
 from mrcd.linux import netns
-from tests.net.lab_hosts import ROOT, eventually, mrcctl_json, socket_of
+from rigs.lab_hosts import ROOT, eventually, mrcctl_json, socket_of
 
 Lab = Any  # conftest.RunningLab
 MakeLab = Callable[..., Lab]

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.net import lab_hosts
-from tests.net.traffic import open_in
+from rigs import lab_hosts
+from rigs.traffic import open_in
 
 Lab = Any  # conftest.RunningLab
 MakeLab = Callable[..., Lab]

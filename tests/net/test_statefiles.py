@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from mrcd.lab import lab, processes, state
-from tests.net import lab_hosts
-from tests.net.lab_hosts import eventually, mrcctl, mrcctl_json
-from tests.net.traffic import transfer
+from rigs import lab_hosts
+from rigs.lab_hosts import eventually, mrcctl, mrcctl_json
+from rigs.traffic import transfer
 
 Lab = Any  # conftest.RunningLab
 MakeLab = Callable[..., Lab]

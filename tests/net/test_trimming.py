@@ -12,8 +12,8 @@ import pytest
 
 from mrcd.fabric import naming
 from mrcd.lab import lab
-from tests.net import lab_hosts
-from tests.net.traffic import Stream, udp_sequence
+from rigs import lab_hosts
+from rigs.traffic import Stream, udp_sequence
 
 Lab = Any  # conftest.RunningLab
 MakeLab = Callable[..., Lab]

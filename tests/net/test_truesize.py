@@ -15,9 +15,9 @@ from collections.abc import Iterator
 import pytest
 
 from mrcd.linux import netns
-from tests.net.bare_hosts import INNER, Bare, Make, bridge, building, treat, treat_no_more
-from tests.net.lab_hosts import eventually
-from tests.net.traffic import Stream, open_in
+from rigs.bare_hosts import INNER, Bare, Make, bridge, building, treat, treat_no_more
+from rigs.lab_hosts import eventually
+from rigs.traffic import Stream, open_in
 
 _SO_RCVBUFFORCE, _SO_MEMINFO = 33, 55  # missing in Python's socket module
 _SOL_PACKET, _PACKET_IGNORE_OUTGOING, _ETH_P_IP = 263, 23, 0x0800

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from mrcd.lab import lab
-from tests.net.lab_hosts import counters, cut_off, eventually, status, until_ok
+from rigs.lab_hosts import counters, cut_off, eventually, status, until_ok
+from rigs.traffic import Stream, open_in, transfer
 from tests.net.test_daemon import log_of, start, stop
 from tests.net.test_pods import BEHIND, running_pod
-from tests.net.traffic import Stream, open_in, transfer
 
 Lab = Any  # conftest.RunningLab
 MakeLab = Any

@@ -12,9 +12,9 @@ import pytest
 
 from mrcd.handshake import versions
 from mrcd.lab import lab, state
-from tests.net import builds, lab_hosts
-from tests.net.lab_hosts import eventually, mrcctl_json
-from tests.net.test_hitless import content, end, events, programs, settle, undisturbed
+from rigs import builds, lab_hosts
+from rigs.daemons import content, end, events, programs, settle, undisturbed
+from rigs.lab_hosts import eventually, mrcctl_json
 
 Lab = Any  # conftest.RunningLab
 MakeLab = Callable[..., Lab]

@@ -13,10 +13,10 @@ import pytest
 
 from mrcd.handshake import versions
 from mrcd.lab import lab, processes, state
-from tests.net import lab_hosts
-from tests.net.lab_hosts import ROOT, eventually, mrcctl, mrcctl_json
-from tests.net.test_hitless import Traffic, connections, end, events
-from tests.net.traffic import transfer
+from rigs import lab_hosts
+from rigs.daemons import Traffic, connections, end, events
+from rigs.lab_hosts import ROOT, eventually, mrcctl, mrcctl_json
+from rigs.traffic import transfer
 
 Lab = Any  # conftest.RunningLab
 MakeLab = Callable[..., Lab]

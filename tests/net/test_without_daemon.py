@@ -21,9 +21,9 @@ import pytest
 from mrcd.lab import lab, processes, state
 from mrcd.linux import bpf, interfaces, netns
 from mrcd.wire.abi import ABI
-from tests.net import lab_hosts
-from tests.net.lab_hosts import eventually
-from tests.net.traffic import Stream
+from rigs import lab_hosts
+from rigs.lab_hosts import eventually
+from rigs.traffic import Stream
 
 Lab = Any  # conftest.RunningLab
 MakeLab = Callable[..., Lab]

@@ -22,7 +22,7 @@ import pytest
 from mrcd.fabric import description
 from mrcd.lab import lab, processes
 from mrcd.linux import netns
-from tests.net.lab_hosts import eventually
+from rigs.lab_hosts import eventually
 from tests.package.conftest import ROOT
 from tests.package.test_boot import SPAWN, Machine
 

@@ -17,7 +17,7 @@ import pytest
 from mrcd.fabric import description
 from mrcd.lab import lab, processes, state
 from mrcd.linux import netns
-from tests.net.lab_hosts import eventually
+from rigs.lab_hosts import eventually
 from tests.package.conftest import ROOT
 
 HOST, FAR = "h1", "h2"

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from rigs.control_double import serving
 from tests.browser import Page, browsing
 from tests.package.conftest import ROOT
 from tests.report_scenes import SCENES
 from tests.unit.command_line import run
-from tests.unit.control_double import serving
 
 SHOTS = ROOT / "build" / "results" / "report"
 SECTIONS = 9

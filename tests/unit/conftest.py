@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.control_double import FakeSource, serving
+from rigs.control_double import FakeSource, serving
 
 
 @pytest.fixture

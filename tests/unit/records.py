@@ -7,7 +7,7 @@ import itertools
 import time
 
 from mrcd.wire.abi import ABI, CAPTURE
-from tests.oracle import CELL_PORT, vector
+from rigs.oracle import CELL_PORT, vector
 
 RECORD = CAPTURE.structs["mrc_capture"]
 NONE = CAPTURE.MRC_CAPTURE_NONE

@@ -15,7 +15,18 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted(
     file
-    for folder in ("bench", "bpf", "cli", "mrcd", "packaging", "scripts", "tests", "vm", ".ci")
+    for folder in (
+        "bench",
+        "bpf",
+        "cli",
+        "mrcd",
+        "packaging",
+        "rigs",
+        "scripts",
+        "tests",
+        "vm",
+        ".ci",
+    )
     for file in (ROOT / folder).rglob("*")
     if file.suffix in {".py", ".c", ".h", ".sh"} or file.name == "run"
 )
@@ -285,6 +296,16 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
         TopologicalSorter(arrows).prepare()
     except CycleError as error:
         pytest.fail(f"a circle of imports: {' -> '.join(error.args[1])}")
+
+
+@pytest.mark.parametrize("name", sorted(name for name in MODULES if top(name) == "bench"))
+def test_benchmark_borrows_no_test(name: str) -> None:
+    assert "tests" not in map(top, imports(MODULES[name], late=True))
+
+
+@pytest.mark.parametrize("name", sorted(name for name in MODULES if top(name) == "rigs"))
+def test_rig_knows_neither_tests_nor_benchmarks(name: str) -> None:
+    assert not {"tests", "bench"} & set(map(top, imports(MODULES[name], late=True)))
 
 
 @pytest.mark.parametrize("name", [name for name in OURS if within(name, PURE)])

@@ -15,10 +15,10 @@ import pytest
 import yaml
 
 from mrcd.report.metrics import collect
+from rigs.metrics_double import snapshot
 from tests import promql
 from tests.promql import Labels, Metric, PromqlError, Series
 from tests.unit.alert_cases import CASES, Case
-from tests.unit.metrics_double import snapshot
 
 ROOT = Path(__file__).parents[2]
 ALERTS = ROOT / "observability" / "alerts.yml"

@@ -37,7 +37,7 @@ from mrcd.wire.packet import (
     decode_frame,
     encode_frame,
 )
-from tests import oracle
+from rigs import oracle
 from tests.tshark import EXPERTS, FIELDS, SOURCE, Row, tshark
 from tests.unit.test_docs_reference import cells, section
 from tests.unit.wire.test_packet import key_of

@@ -22,7 +22,7 @@ from cli.doctor.bundle import PARTS, without_secrets
 from cli.main import mrcctl
 from cli.state import daemonlog
 from mrcd.model import PathEvent, PathsReply, Status
-from tests.unit.control_double import FakeSource, serving
+from rigs.control_double import FakeSource, serving
 
 DOCS = Path(__file__).parents[3] / "docs"
 OF_THE_DAEMON = {

@@ -21,8 +21,8 @@ from cli.host import datapath
 from cli.main import SUBCOMMANDS, mrcctl
 from cli.state import peer, status
 from mrcd.model import CellEnvelope, DetachReport, PathEvent, Status
+from rigs.control_double import FakeSource, serving
 from tests.unit.command_line import run, run_json
-from tests.unit.control_double import FakeSource, serving
 
 ROOT = Path(__file__).parents[3]
 HEAVY = {"asyncio", "asyncvarlink", "bcc", "cffi", "pyroute2", "rich", "structlog", "subprocess"}

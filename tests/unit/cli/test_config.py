@@ -17,9 +17,9 @@ from cli.console import exits
 from cli.host.config import begun_anew, render
 from cli.main import mrcctl
 from mrcd.model import ChangesReply, ConfigChange, ConfigChanges
+from rigs.control_double import CONFIG, FakeSource
 from tests.unit import command_line
 from tests.unit.cli.test_top import read_until
-from tests.unit.control_double import CONFIG, FakeSource
 
 ROOT = Path(__file__).parents[3]
 OTHER = CONFIG.replace("2000", "100")

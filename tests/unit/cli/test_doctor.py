@@ -22,7 +22,7 @@ from mrcd.config.config import Transport
 from mrcd.fabric.shape import MTU_MAX
 from mrcd.handshake import identity
 from mrcd.linux.neighbortable import Table
-from tests.unit.control_double import FakeSource, serving
+from rigs.control_double import FakeSource, serving
 
 GOOD = Facts(
     uid=0,

@@ -10,8 +10,8 @@ import pytest
 
 from cli.console import exits
 from cli.fabric import drawing
+from rigs.control_double import FakeSource
 from tests.unit.command_line import run
-from tests.unit.control_double import FakeSource
 
 
 def test_faults_say_what_how_much_since_when_and_why(server: Path) -> None:

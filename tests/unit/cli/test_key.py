@@ -15,8 +15,8 @@ from cli.console import exits
 from mrcd.config import keyfiles
 from mrcd.handshake import identity
 from mrcd.handshake.identity import Secret
+from rigs.control_double import FakeSource
 from tests.unit import command_line
-from tests.unit.control_double import FakeSource
 
 PRIVATE = identity.private_key(bytes(range(32)))
 NOWHERE = Path("/nowhere")

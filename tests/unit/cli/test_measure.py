@@ -12,8 +12,8 @@ from cli.console import exits
 from cli.state import measure
 from mrcd.model import PlaneRate
 from mrcd.wording import falls_short
+from rigs.control_double import FakeSource
 from tests.unit.command_line import run, run_json
-from tests.unit.control_double import FakeSource
 
 
 def rate() -> PlaneRate:

@@ -12,7 +12,7 @@ from mrcd.model import CaptureInfo, CapturePeer
 from mrcd.wire.abi import ABI, CAPTURE
 from mrcd.wire.envelope import overhead
 from mrcd.wire.packet import WIRE, Data, decode_frame
-from tests.oracle import vector
+from rigs.oracle import vector
 from tests.unit.records import AGAIN, DATA, NONE, PASSED, RECORD, arrived, record, sent, verdict
 
 HELD, DELIVERED, DUPLICATE = ABI.MRC_C_RX_HELD, ABI.MRC_C_RX_PACKETS, ABI.MRC_C_RX_DUPLICATE

@@ -14,8 +14,8 @@ import pytest
 
 from cli.state import pathtable
 from mrcd.model import PathInfo
+from rigs.control_double import FakeSource
 from tests.unit.command_line import run, run_json
-from tests.unit.control_double import FakeSource
 
 ROOT = Path(__file__).parents[3]
 

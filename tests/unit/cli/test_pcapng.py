@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cli.capture.pcapng import Writer, block
-from tests.oracle import vector
+from rigs.oracle import vector
 from tests.tshark import SCRIPT
 
 TIME_NS = 1_763_000_000_123_456_789

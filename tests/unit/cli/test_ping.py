@@ -13,8 +13,8 @@ import pytest
 
 from cli.console import exits
 from cli.main import SUBCOMMANDS
+from rigs.control_double import FakeSource
 from tests.unit.command_line import run
-from tests.unit.control_double import FakeSource
 
 ROOT = Path(__file__).parents[3]
 

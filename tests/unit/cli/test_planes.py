@@ -11,8 +11,8 @@ import pytest
 
 from cli.console import exits
 from cli.console.planeargument import plane_named
+from rigs.control_double import FakeSource
 from tests.unit.command_line import run, run_json
-from tests.unit.control_double import FakeSource
 
 
 def test_list_says_what_keeps_a_plane_from_use(server: Path, source: FakeSource) -> None:

@@ -16,9 +16,9 @@ import pytest
 from cli.console import exits
 from cli.report import chart, data, markup
 from mrcd.model import PeerInfo
+from rigs.control_double import FakeSource, serving
 from tests.report_scenes import HOSTILE, SCENES, Host, degraded
 from tests.unit.command_line import run
-from tests.unit.control_double import FakeSource, serving
 
 LARGEST = 2_000_000  # bytes
 VOID = {"meta"}

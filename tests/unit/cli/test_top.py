@@ -30,7 +30,7 @@ from cli.top.frame import WHOLE, Reading, frame, spark
 from cli.top.view import View
 from mrcd.control.methods import Control
 from mrcd.model import MonitorSample, PathInfo, PeerInfo, Status
-from tests.unit.control_double import FakeSource, serving
+from rigs.control_double import FakeSource, serving
 
 ROOT = Path(__file__).parents[3]
 SIZES = [(80, 24), (160, 50)]

@@ -18,7 +18,7 @@ from cli.main import mrcctl
 from mrcd.control import access
 from mrcd.control.access import Access, Caller, is_writing
 from mrcd.control.methods import Control
-from tests.unit.control_double import NOBODY, FakeSource, server_of, serving
+from rigs.control_double import NOBODY, FakeSource, server_of, serving
 
 GID = 4321
 RULE = Access(uid=1234, group="mrcd", gid=GID)

@@ -17,9 +17,9 @@ from cli.describe.schema import OUTPUTS, meanings, schema
 from cli.main import mrcctl
 from mrcd import model
 from mrcd.model import SCHEMA_VERSION, PathEvent
+from rigs.control_double import CONFIG, FakeSource, serving
 from scripts import apidoc
 from tests.unit.command_line import commands
-from tests.unit.control_double import CONFIG, FakeSource, serving
 from tests.unit.records import sent
 
 DOCS = Path(__file__).parents[3] / "docs"

@@ -20,7 +20,7 @@ import pytest
 from mrcd.control.server import ControlError
 from mrcd.model import INTERFACE, PathInfo
 from mrcd.service import log
-from tests.unit.control_double import FakeSource, server_of
+from rigs.control_double import FakeSource, server_of
 
 DEADLINE_S = 10
 

@@ -25,7 +25,7 @@ from mrcd.paths import feed
 from mrcd.paths.feed import PathFeed
 from mrcd.service import log
 from mrcd.wire.abi import ABI
-from tests.unit.control_double import NOBODY, FakeSource, server_of
+from rigs.control_double import NOBODY, FakeSource, server_of
 
 DEADLINE_S = 20
 

@@ -25,9 +25,9 @@ from mrcd.datapath.attachment import hooks
 from mrcd.datapath.capture import CannotCapture, Capture, Wanted
 from mrcd.datapath.datapath import DatapathError
 from mrcd.wire.abi import ABI, CAPTURE
+from rigs.control_double import FakeSource, serving
 from tests.unit.cli.test_pcapng import blocks, options
 from tests.unit.command_line import run
-from tests.unit.control_double import FakeSource, serving
 from tests.unit.records import AGAIN, DATA, arrived, sent, verdict
 
 ROOT = Path(__file__).parents[3]

@@ -12,7 +12,7 @@ import pytest
 
 from mrcd.linux import ringbuf
 from mrcd.linux.ringbuf import RingBuffer
-from tests.unit.ring_double import BUSY, DISCARD, PAGE, SIZE, Producer
+from rigs.ring_double import BUSY, DISCARD, PAGE, SIZE, Producer
 
 LOOKS = 1_000_000
 

@@ -14,7 +14,7 @@ from structlog.testing import CapturingLogger
 from mrcd.report import exporter
 from mrcd.report.exporter import PIECE, Exporter, ExporterError, exposition, pieces
 from mrcd.report.metrics import FAMILIES, Snapshot, collect
-from tests.unit.metrics_double import snapshot
+from rigs.metrics_double import snapshot
 
 Take = Callable[[], Awaitable[Snapshot]]
 

@@ -14,7 +14,7 @@ import pytest
 from mrcd.config import config
 from mrcd.report.metrics import FAMILIES, Family, collect
 from mrcd.wire.abi import COUNTERS
-from tests.unit.metrics_double import snapshot
+from rigs.metrics_double import snapshot
 from tests.unit.test_docs_reference import between, cells, section
 
 ROOT = Path(__file__).parents[3]

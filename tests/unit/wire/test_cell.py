@@ -28,7 +28,7 @@ from mrcd.wire.cell import (
 from mrcd.wire.envelope import cell_overhead
 from mrcd.wire.packet import WIRE, DecodeError
 from mrcd.wire.tag import NO_KEY, cell_tag
-from tests import oracle
+from rigs import oracle
 from tests.unit.wire.test_packet import (
     AT_H2,
     EV,

@@ -31,7 +31,7 @@ from mrcd.wire.cell import (
 from mrcd.wire.envelope import Envelope, Ip4, Ip6, cell_overhead, checksum16
 from mrcd.wire.packet import WIRE, DecodeError
 from mrcd.wire.tag import NO_KEY
-from tests import oracle
+from rigs import oracle
 from tests.unit.wire.test_cell import FIRST, IPV4, IPV6, MSS, damaged, payloads, segment, u8, u24
 from tests.unit.wire.test_envelope import ECMP_EV, H1_V4, H2_V4
 from tests.unit.wire.test_packet import (

@@ -35,7 +35,7 @@ from mrcd.wire.packet import (
     encode,
     encode_frame,
 )
-from tests import oracle
+from rigs import oracle
 from tests.unit.wire.test_packet import (
     AT_H2,
     ECT0,

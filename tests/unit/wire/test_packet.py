@@ -46,7 +46,7 @@ from mrcd.wire.packet import (
     encode_frame,
 )
 from mrcd.wire.tag import NO_KEY, siphash
-from tests import oracle
+from rigs import oracle
 
 VECTORS = Path(__file__).resolve().parents[2] / "vectors"
 

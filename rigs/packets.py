@@ -37,7 +37,7 @@ from mrcd.wire.packet import (
     overhead,
 )
 from mrcd.wire.tag import NO_KEY
-from tests.bpf.rig import gateway_mac_of, mac_of
+from rigs.rig import gateway_mac_of, mac_of
 
 QPN = 0x770000  # our number for QP 0
 REMOTE_QPN = 0x880003
@@ -93,7 +93,7 @@ def summed(frame: bytes) -> bytes:
 
 def sealed(frame: bytes, udp: int = UDP) -> bytes:
     """Return the frame with the ICRC word that matches its headers."""
-    from tests import oracle  # needs scapy, which some users of this module lack
+    from rigs import oracle  # needs scapy, which some users of this module lack
 
     return oracle.sealed(frame, udp)
 

@@ -19,7 +19,7 @@ from mrcd.lab import lab, state
 from mrcd.linux import rights
 from mrcd.model import PathInfo, Status
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def eventually(

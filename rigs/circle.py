@@ -12,7 +12,7 @@ from mrcd.linux.interfaces import Bucket, traffic
 from mrcd.linux.privileged.requests import SetBucket
 from mrcd.linux.privileged.rtnetlink import RouteNetlink
 from mrcd.wire.abi import ABI
-from tests.bpf.rig import Rig
+from rigs.rig import Rig
 
 LENGTH = ABI.MRC_BEAT_LEN
 DEADLINE_S = 20.0

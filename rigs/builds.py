@@ -14,7 +14,7 @@ from unittest import mock
 from mrcd.handshake import versions
 from mrcd.lab import processes
 from mrcd.wire.abi import ABI
-from tests.net.lab_hosts import ROOT
+from rigs.lab_hosts import ROOT
 
 NEW_COUNTER = "news"
 

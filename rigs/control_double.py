@@ -51,7 +51,7 @@ from mrcd.planes.usable import LastPlane
 from mrcd.rules.denylist import CutsOff, NotDenied
 from mrcd.rules.elements import Rule, parse
 from mrcd.wire.abi import CAPTURE
-from tests.unit.ring_double import PAGE, SIZE, Producer
+from rigs.ring_double import PAGE, SIZE, Producer
 
 PEERS = ("h2", "h3")
 PUBLIC_KEY = "DW5kW0zL+5uhrsO1Qn1qv/T+u/XIR9sN9zoKvFEqVAQ="

@@ -17,7 +17,7 @@ from mrcd.lab import state
 from mrcd.lab.assembler import finish
 from mrcd.linux import bpf, ethtool, netns, rtnl, sysfs
 from mrcd.linux.interfaces import LinkState
-from tests.net import lab_hosts
+from rigs import lab_hosts
 
 Lab = Any  # conftest.RunningLab
 HOST, OTHER = "h1", "h2"

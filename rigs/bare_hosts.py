@@ -24,7 +24,7 @@ from mrcd.handshake import identity
 from mrcd.lab import processes, state
 from mrcd.linux import mounts, netns
 from mrcd.model import Status
-from tests.net.lab_hosts import eventually
+from rigs.lab_hosts import eventually
 
 HOSTS = ("a", "b")
 INNER = {"a": "10.99.0.1", "b": "10.99.0.2"}

@@ -38,6 +38,7 @@ from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, bind_layers
 
+_VECTORS = Path(__file__).resolve().parents[1] / "tests" / "vectors"
 UDP_PORT = 4971
 
 OPCODES = {
@@ -360,7 +361,7 @@ def dissect_frame(frame: bytes) -> Packet:
 
 def vector(name: str) -> bytes:
     """Return the golden frame of that name, from its Ethernet header on."""
-    path = Path(__file__).parent / "vectors" / f"{name}.hex"
+    path = _VECTORS / f"{name}.hex"
     lines = path.read_text(encoding="ascii").splitlines()
     return bytes.fromhex("".join(line for line in lines if not line.startswith("#")))
 
@@ -422,7 +423,7 @@ def official_siphash() -> list[bytes]:
 
     Number n is the hash of the n bytes 00, 01, ..., under the key 00, 01, ..., 0f.
     """
-    path = Path(__file__).parent / "vectors" / "siphash-2-4.txt"
+    path = _VECTORS / "siphash-2-4.txt"
     lines = path.read_text(encoding="ascii").splitlines()
     return [bytes.fromhex(line) for line in lines if not line.startswith("#")]
 
