@@ -21,7 +21,7 @@ from bench.instruments import entry, flow, plot
 from bench.instruments.flow import BenchFailed, Recording, Route
 from bench.instruments.metrics import MS, Outage, S, last_at, outage
 from bench.instruments.result import grid
-from mrcd.lab.state import LabFailed
+from cli.lab.state import LabFailed
 
 RATE_MBPS = 250
 PLANES = 4

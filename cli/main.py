@@ -33,7 +33,7 @@ SUBCOMMANDS: Mapping[str, tuple[str, str]] = {
         "cli.state.faults",
         "Show the links and switches of the fabric that lose or delay packets.",
     ),
-    "quick": ("cli.host.quick", "Connect the hosts of a network without writing any file."),
+    "quick": ("cli.quick.command", "Connect the hosts of a network without writing any file."),
     "key": ("cli.host.key", "Make keys, show public ones, and renew the keys of packets."),
     "config": (
         "cli.host.config",
@@ -85,7 +85,7 @@ SUBCOMMANDS: Mapping[str, tuple[str, str]] = {
         "cli.describe.completion",
         "Print the script that completes mrcctl's commands, options and names in a shell.",
     ),
-    "lab": ("cli.host.lab", "Build and break a fabric of network namespaces to try mrcd in."),
+    "lab": ("cli.lab.command", "Build and break a fabric of network namespaces to try mrcd in."),
 }
 
 

@@ -19,9 +19,9 @@ import pytest
 
 from cli.console.client import Client
 from cli.console.exits import CommandError
+from cli.lab import processes, state
 from mrcd.config import keyfiles
 from mrcd.handshake import identity
-from mrcd.lab import processes, state
 from mrcd.linux import mounts, netns
 from mrcd.model import Status
 from rigs.lab_hosts import eventually

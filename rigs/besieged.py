@@ -7,7 +7,7 @@ import signal
 from datetime import datetime
 from typing import Any
 
-from mrcd.lab import lab, state
+from cli.lab import lab, state
 from rigs import lab_hosts
 from rigs.daemons import end, events, log_of
 from rigs.lab_hosts import eventually

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
 
+from cli.lab import processes
 from mrcd.handshake import versions
-from mrcd.lab import processes
 from mrcd.wire.abi import ABI
 from rigs.lab_hosts import ROOT
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from mrcd.lab import lab, processes, state
+from cli.lab import lab, processes, state
 from mrcd.linux import bpf
 from rigs import lab_hosts
 from rigs.lab_hosts import eventually

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from cli.console.client import Client
+from cli.lab import lab, state
 from mrcd.fabric.description import Fabric
 from mrcd.fabric.loops import loops_of
-from mrcd.lab import lab, state
 from mrcd.model import FaultInfo, FaultsReply
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from cli.console.client import Client
 from cli.console.exits import CommandError
-from mrcd.lab import lab, state
+from cli.lab import lab, state
 from mrcd.linux import rights
 from mrcd.model import PathInfo, Status
 

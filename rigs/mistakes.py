@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from mrcd.lab import state
-from mrcd.lab.assembler import finish
+from cli.lab import state
+from cli.lab.assembler import finish
 from mrcd.linux import bpf, ethtool, netns, rtnl, sysfs
 from mrcd.linux.interfaces import LinkState
 from rigs import lab_hosts

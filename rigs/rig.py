@@ -23,6 +23,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
+from cli.lab.state import CACHE_DIR
 from mrcd.config import config
 from mrcd.config.config import Config
 from mrcd.datapath import bytecode, loader, view
@@ -36,7 +37,6 @@ from mrcd.fabric.description import Fabric, Host
 from mrcd.fabric.loops import loops_of
 from mrcd.fabric.routing import SRV6, Routing
 from mrcd.handshake import LocalQp, RemoteQp
-from mrcd.lab.state import CACHE_DIR
 from mrcd.linux import bpf, bpfbatch, bpfmap, netns
 from mrcd.linux.ringbuf import RingBuffer
 from mrcd.wire.abi import ABI

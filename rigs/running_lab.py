@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
+from cli.lab import lab, state
+from cli.lab.multiqueue import ONE_QUEUE, HostNics
 from mrcd.fabric import description
 from mrcd.fabric.description import Fabric
-from mrcd.lab import lab, state
-from mrcd.lab.multiqueue import ONE_QUEUE, HostNics
 
 BACKLOG = Path("/proc/sys/net/core/netdev_max_backlog")
 

@@ -12,9 +12,9 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from cli.lab import topology
 from mrcd.fabric import description
 from mrcd.fabric.description import Fabric
-from mrcd.lab import topology
 
 HERE = Path(__file__).resolve().parent
 FABRIC = HERE / "fabric.toml"

@@ -29,9 +29,9 @@ from bench.instruments.experiment import Shape
 from bench.instruments.flow import FRAMINGS, BenchFailed
 from bench.instruments.processor import Processor
 from bench.instruments.result import grid
+from cli.lab.multiqueue import ONE_QUEUE, HostNics
+from cli.lab.state import LabFailed
 from mrcd import __version__
-from mrcd.lab.multiqueue import ONE_QUEUE, HostNics
-from mrcd.lab.state import LabFailed
 
 _ABOUT = __doc__.partition("\n")[0] if __doc__ else ""
 COMPETITORS = (*routes.EVERY, *unlimited.OF_SPEED, *ways.EVERY)

@@ -16,8 +16,8 @@ from bench.compare.routes import Competitor
 from bench.instruments import flow
 from bench.instruments.experiment import Shape
 from bench.instruments.flow import BenchFailed
-from mrcd.lab.multiqueue import ONE_QUEUE, HostNics
-from mrcd.lab.state import LabFailed
+from cli.lab.multiqueue import ONE_QUEUE, HostNics
+from cli.lab.state import LabFailed
 
 QUICK_BUDGET_S = 215.0
 """No case of a quick run begins later: the longest takes a minute, and the run five."""

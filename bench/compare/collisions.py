@@ -13,7 +13,7 @@ from bench.compare import traffic
 from bench.compare.faults import most
 from bench.compare.routes import Competitor
 from bench.instruments import counters
-from mrcd.lab import state
+from cli.lab import state
 from mrcd.linux import netns
 
 _PACKETS = 20

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from bench.compare.routes import Competitor
 from bench.instruments.flow import BenchFailed
-from mrcd.lab import state, topology
-from mrcd.lab.topology import Topology
+from cli.lab import state, topology
+from cli.lab.topology import Topology
 from mrcd.linux import netns
 
 

@@ -19,11 +19,11 @@ from collections.abc import Iterator
 
 from bench.instruments import flow
 from bench.instruments.flow import BenchFailed
+from cli.lab import lab, reach, topology
+from cli.lab.topology import Topology
 from mrcd.fabric import shape
 from mrcd.fabric.description import Fabric
 from mrcd.fabric.routing import Routing
-from mrcd.lab import lab, reach, topology
-from mrcd.lab.topology import Topology
 
 PLANES = 4
 _HOSTS = ("h1", "h2")

@@ -18,9 +18,9 @@ from bench.compare.traffic import Flow, Traffic
 from bench.instruments import counters, path_states, shaping, simultaneous
 from bench.instruments.flow import Step
 from bench.instruments.metrics import MS, S
+from cli.lab import lab, topology
+from cli.lab.injection import Applied
 from mrcd.fabric.description import Fabric
-from mrcd.lab import lab, topology
-from mrcd.lab.injection import Applied
 
 CONNECTIONS = 4
 SLOW = 0.1  # of the rate

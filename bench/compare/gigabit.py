@@ -10,7 +10,7 @@ from bench.compare.arena import Arena
 from bench.compare.routes import Competitor
 from bench.compare.traffic import Flow
 from bench.compare.ways import BareMptcp, Where
-from mrcd.lab import state
+from cli.lab import state
 
 CONNECTIONS = (1, 4, 16)
 GOODPUT = "goodput"

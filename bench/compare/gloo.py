@@ -19,7 +19,7 @@ from bench.compare import libraries
 from bench.compare.libraries import HERE, READY_S, STEP_S, Voice
 from bench.compare.routes import Competitor
 from bench.compare.steps import Steps, joined
-from mrcd.lab import processes, state
+from cli.lab import processes, state
 
 Job = tuple[str, int, float]
 """A job: operation, bytes, seconds."""

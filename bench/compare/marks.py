@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 
 from bench.instruments import backlog
 from bench.instruments.backlog import Port
-from mrcd.lab import marking, state, topology
-from mrcd.lab.queues import Queue
+from cli.lab import marking, state, topology
+from cli.lab.queues import Queue
 from mrcd.linux import bpf
 from mrcd.linux.netlink import Netlink
 

@@ -16,7 +16,7 @@ from bench.compare import libraries
 from bench.compare.libraries import HERE, READY_S, STEP_S, Voice
 from bench.compare.routes import Competitor
 from bench.compare.steps import Steps
-from mrcd.lab import state
+from cli.lab import state
 
 Job = tuple[int, float]
 """A job: bytes, seconds."""

@@ -19,10 +19,10 @@ from typing import ClassVar
 from bench.compare import marks
 from bench.instruments import flow
 from bench.instruments.flow import Route
+from cli.lab import state
+from cli.lab.topology import ANCHOR, Node, PlannedRoute, Topology
 from mrcd.fabric import usid
 from mrcd.fabric.description import Fabric, Host
-from mrcd.lab import state
-from mrcd.lab.topology import ANCHOR, Node, PlannedRoute, Topology
 
 Lines = dict[str, list[str]]
 """Lines by a node's short name; a line begins with its tool ("sysctl" is not run as a process)."""

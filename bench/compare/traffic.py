@@ -21,7 +21,7 @@ from bench.instruments import counters, flow
 from bench.instruments.flow import BenchFailed, Step, Talker
 from bench.instruments.metrics import Arrivals, Ints, S, last_at
 from bench.instruments.processor import Processor
-from mrcd.lab.injection import Applied
+from cli.lab.injection import Applied
 
 PORT = 5310
 _ASK_PORT = 5311

@@ -24,8 +24,8 @@ from bench.instruments import flow, path_states, simultaneous, wire
 from bench.instruments.flow import BenchFailed
 from bench.instruments.metrics import MS, Ints, S
 from bench.instruments.processor import Processor
-from mrcd.lab import lab
-from mrcd.lab.injection import Applied
+from cli.lab import lab
+from cli.lab.injection import Applied
 
 FAULT_BYTES = 1 << 20
 PER_S = "steps a second"

@@ -30,9 +30,9 @@ from bench.instruments.flow import BenchFailed, Step
 from bench.instruments.metrics import MS, S, outage
 from bench.instruments.processor import Processor
 from bench.instruments.wire import Wire
+from cli.lab import lab
+from cli.lab.injection import Applied
 from mrcd.fabric.description import Fabric, Host
-from mrcd.lab import lab
-from mrcd.lab.injection import Applied
 
 CONNECTIONS = (1, 4)
 REQUEST_BYTES = 64

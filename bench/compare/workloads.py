@@ -11,7 +11,7 @@ from bench.compare.results import jain
 from bench.compare.routes import Competitor
 from bench.compare.traffic import Flow
 from bench.instruments.flow import BenchFailed
-from mrcd.lab import state
+from cli.lab import state
 
 WARM_S = 0.7
 _FIRST_PORT = 20_000

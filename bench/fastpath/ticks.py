@@ -30,7 +30,7 @@ from pathlib import Path
 from bench.instruments import entry, flow
 from bench.instruments.flow import BenchFailed
 from bench.instruments.result import Line, table
-from mrcd.lab import lab, processes
+from cli.lab import lab, processes
 from mrcd.linux import bpf, netns
 from rigs.circle import Circle
 from rigs.rig import NEVER_NS, Rig

@@ -24,8 +24,8 @@ import time
 from dataclasses import dataclass
 
 from bench.instruments.progstats import counted, programs_of, runs
+from cli.lab import lab
 from mrcd.fabric import description
-from mrcd.lab import lab
 from rigs import lab_hosts
 from rigs.besieged import VICTIMS, hide_from, return_s, settle
 from rigs.running_lab import RunningLab

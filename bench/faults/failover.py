@@ -28,7 +28,7 @@ from bench.instruments.flow import BenchFailed
 from bench.instruments.metrics import MS
 from bench.instruments.path_events import PathEvent, PathWatch
 from bench.instruments.result import Line, Target, at_most, table
-from mrcd.lab import lab, processes
+from cli.lab import lab, processes
 
 SHAPE = Shape(planes=4, t1=4, rate_mbps=250)
 _CONNECTIONS = 8  # flows are hashed over the QPs, and every QP should carry some

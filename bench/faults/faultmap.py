@@ -19,8 +19,8 @@ import time
 
 import click
 
+from cli.lab import lab, state
 from mrcd.fabric import description
-from mrcd.lab import lab, state
 from rigs.fault_watch import Watched, elements, faults_of, watch
 
 _SETTLE_S = 60.0

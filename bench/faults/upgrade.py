@@ -26,8 +26,8 @@ from bench.instruments.flow import BenchFailed
 from bench.instruments.result import Line, at_most, table
 from bench.soak import traffic
 from cli.console.exits import CommandError
+from cli.lab import lab, processes, state
 from mrcd.fabric import description
-from mrcd.lab import lab, processes, state
 from rigs import builds
 
 _RATE_MBPS = 250

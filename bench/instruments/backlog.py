@@ -16,7 +16,7 @@ import numpy as np
 
 from bench.instruments.flow import BenchFailed
 from bench.instruments.metrics import MS, Floats, Ints, S
-from mrcd.lab.topology import Topology
+from cli.lab.topology import Topology
 from mrcd.linux import netns
 
 Port = tuple[str, str]  # namespace, interface

@@ -15,7 +15,7 @@ from types import FrameType
 
 from bench.instruments.flow import BenchFailed
 from bench.instruments.result import Line, table
-from mrcd.lab.state import LabFailed
+from cli.lab.state import LabFailed
 
 
 def begin(name: str) -> None:

@@ -22,11 +22,11 @@ import tomli_w
 
 from bench.instruments import simultaneous, stream
 from bench.instruments.metrics import Arrivals, Ints
+from cli.lab import lab, processes, state
+from cli.lab.injection import Applied
+from cli.lab.multiqueue import ONE_QUEUE, QDISCS, HostNics
 from mrcd.fabric import description
 from mrcd.fabric.description import Fabric
-from mrcd.lab import lab, processes, state
-from mrcd.lab.injection import Applied
-from mrcd.lab.multiqueue import ONE_QUEUE, QDISCS, HostNics
 
 FRAMINGS = ("auto", "cell", "mrc")
 """What `framing` may be in a host's configuration."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from mrcd.lab import lab
+from cli.lab import lab
 
 _START_S = 3.0
 

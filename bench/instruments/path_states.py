@@ -8,7 +8,7 @@ from collections import Counter
 
 from bench.instruments.flow import BenchFailed
 from cli.console.client import Client
-from mrcd.lab import state
+from cli.lab import state
 from mrcd.model import ConnInfo, PathInfo, PeerInfo, Status
 
 _EVERY_S = 0.1

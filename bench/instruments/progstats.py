@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from cli.lab import state
 from mrcd.datapath.loader import PROGRAMS, TAILS
-from mrcd.lab import state
 from mrcd.linux import bpf
 
 _ENABLE_STATS = 32

@@ -6,8 +6,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
+from cli.lab import lab, state
 from mrcd.fabric import description
-from mrcd.lab import lab, state
 from rigs.running_lab import RunningLab
 
 

@@ -9,8 +9,8 @@ import time
 from collections.abc import Iterable
 
 from bench.instruments.flow import BenchFailed
-from mrcd.lab import queues, state, topology
-from mrcd.lab.injection import Applied
+from cli.lab import queues, state, topology
+from cli.lab.injection import Applied
 
 _ETHERNET = 14
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from mrcd.lab import lab, state
-from mrcd.lab.injection import Applied
+from cli.lab import lab, state
+from cli.lab.injection import Applied
 
 
 def faults(name: str, actions: Mapping[str, str]) -> Applied:

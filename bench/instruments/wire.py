@@ -13,7 +13,7 @@ import enum
 import errno
 import socket
 
-from mrcd.lab import state, topology
+from cli.lab import state, topology
 from mrcd.linux import ethtool, netns
 
 _NICS = ("plane", "plain")

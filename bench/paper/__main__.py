@@ -16,7 +16,7 @@ from bench.instruments import entry, flow
 from bench.instruments.experiment import Experiment, Setting
 from bench.instruments.result import Line
 from bench.paper import ecn, links, planes, tail
-from mrcd.lab.state import LabFailed
+from cli.lab.state import LabFailed
 
 EXPERIMENTS: tuple[Experiment, ...] = (
     *links.EXPERIMENTS,

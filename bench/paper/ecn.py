@@ -14,7 +14,7 @@ from bench.instruments.experiment import Experiment, Figures, Run, Setting, Shap
 from bench.instruments.flow import BenchFailed, Recording, Route, Step
 from bench.instruments.metrics import S
 from bench.instruments.result import Line, at_least, at_most
-from mrcd.lab.injection import Applied
+from cli.lab.injection import Applied
 
 PAIRS = Shape(planes=1, t1=2, rate_mbps=400, hosts=4, hosts_per_t0=2)
 

@@ -12,7 +12,7 @@ from bench.instruments.experiment import Experiment, Figures, Run, Setting, Shap
 from bench.instruments.flow import Step
 from bench.instruments.metrics import MS, S, imbalance, outage
 from bench.instruments.result import Line, at_least, at_most
-from mrcd.lab import state, topology
+from cli.lab import state, topology
 
 EIGHT = Shape(planes=8, t1=2, rate_mbps=125)
 FOUR = Shape(planes=4, t1=2, rate_mbps=250)

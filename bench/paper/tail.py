@@ -13,7 +13,7 @@ from bench.instruments.experiment import Experiment, Figures, Setting, Shape
 from bench.instruments.flow import BenchFailed, UdpRecording
 from bench.instruments.metrics import Ints
 from bench.instruments.result import Line
-from mrcd.lab import lab
+from cli.lab import lab
 
 FOUR = Shape(planes=4, t1=4, rate_mbps=250)
 

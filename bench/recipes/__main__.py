@@ -25,7 +25,7 @@ from bench.instruments.processor import Processor
 from bench.recipes.catalogue import NAMES, RECIPES, Recipe
 from bench.recipes.outcome import markdown, rows
 from bench.recipes.stage import Stage
-from mrcd.lab.state import LabFailed
+from cli.lab.state import LabFailed
 
 ROUTES: tuple[Competitor, ...] = (Mrc0(), Plane(), Mptcp())
 _SHARED = Path("/dev/shm")  # keeps the disk out of the measurement

@@ -19,7 +19,7 @@ from bench.instruments import flow, simultaneous
 from bench.instruments.flow import BenchFailed
 from bench.instruments.metrics import S
 from bench.recipes.outcome import Interval
-from mrcd.lab import lab, processes, state
+from cli.lab import lab, processes, state
 
 HOSTS = ("h1", "h2")
 PLANE = "p0"

@@ -20,10 +20,10 @@ from bench.instruments.flow import BenchFailed
 from bench.instruments.result import Line, at_most
 from cli.console.client import Client
 from cli.console.exits import CommandError
+from cli.lab import lab, processes, state
 from mrcd.fabric import description, naming, usid
 from mrcd.fabric.description import Fabric, Host
 from mrcd.handshake.pace import KEEPALIVES_PER_S, OFFERS_PER_S
-from mrcd.lab import lab, processes, state
 from mrcd.linux import bpf, interfaces, netns
 
 PLANES, T1, MTU = 4, 2, 1500

@@ -15,7 +15,8 @@ import time
 
 import numpy as np
 
-from mrcd.fabric import planning, usid
+from cli.fabric import planning
+from mrcd.fabric import usid
 from mrcd.fabric.description import Fabric, Host
 
 

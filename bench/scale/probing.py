@@ -22,6 +22,7 @@ from pathlib import Path
 from bench.instruments import entry, flow, path_states
 from bench.instruments.flow import BenchFailed
 from bench.instruments.result import Line, table
+from cli.lab import lab, state
 from mrcd.config import config as daemon_config
 from mrcd.config.config import Config, Transport
 from mrcd.datapath import adoption, pins
@@ -31,7 +32,6 @@ from mrcd.datapath.tuning import PROBE_IDLE_NS
 from mrcd.fabric import description
 from mrcd.fabric.description import Fabric, Host
 from mrcd.handshake import LocalQp, Pace, RemoteQp
-from mrcd.lab import lab, state
 from mrcd.linux import interfaces, netns
 
 PLANES, T1 = 4, 2

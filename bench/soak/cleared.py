@@ -22,7 +22,7 @@ from bench.instruments import path_states, stream
 from bench.instruments.counters import Interfaces, Watch
 from bench.instruments.metrics import S, imbalance
 from bench.soak.traffic import Verdict
-from mrcd.lab import lab, state
+from cli.lab import lab, state
 from mrcd.linux import bpf, bpfmap, netns
 from rigs.lab_hosts import maps_of
 

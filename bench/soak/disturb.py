@@ -23,7 +23,7 @@ from bench.instruments.metrics import S
 from bench.soak import mix, schedule
 from bench.soak.mix import Attack, Disturbance, Restart, Rotation, Slip
 from cli.console.exits import CommandError
-from mrcd.lab import faults, lab, processes, state, topology
+from cli.lab import faults, lab, processes, state, topology
 from rigs import mistakes
 from rigs.running_lab import RunningLab
 from rigs.stranger import Flood, Stranger, frames

@@ -15,7 +15,7 @@ from bench.soak.disturb import Disturber, Record
 from bench.soak.mix import Attack, Restart, Rotation, Slip
 from bench.soak.schedule import Spell
 from bench.soak.traffic import Flow, Verdict
-from mrcd.lab import state
+from cli.lab import state
 from rigs import mistakes
 from rigs.stranger import COUNTERS, OTHER_COUNTERS
 

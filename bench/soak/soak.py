@@ -30,9 +30,9 @@ from bench.soak.mix import MIXED, Disturbance
 from bench.soak.schedule import KINDS, Change, Episode, Ground, Spell
 from bench.soak.traffic import Flow, Verdict
 from cli.console.exits import CommandError
+from cli.lab import state
+from cli.lab.multiqueue import ONE_QUEUE, HostNics
 from mrcd.fabric import description
-from mrcd.lab import state
-from mrcd.lab.multiqueue import ONE_QUEUE, HostNics
 from rigs import mistakes
 from rigs.running_lab import RunningLab, deep_backlog
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from bench.instruments import checked
 from bench.instruments.flow import BenchFailed
-from mrcd.lab import processes, state
+from cli.lab import processes, state
 
 _READY_S = 15.0
 _PORT = 5400

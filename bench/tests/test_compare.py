@@ -43,8 +43,8 @@ from bench.instruments import flow
 from bench.instruments.flow import BenchFailed
 from bench.instruments.metrics import Arrivals, S
 from bench.instruments.processor import share, stolen
+from cli.lab import topology
 from mrcd.fabric import description, usid
-from mrcd.lab import topology
 
 FABRIC = description.generate(name="x", hosts=4, hosts_per_t0=2, planes=2, t1=2)
 PLAN = topology.plan(FABRIC)

@@ -19,8 +19,8 @@ from bench.instruments.metrics import MS
 from bench.instruments.result import Line
 from bench.transport import overload
 from bench.transport.overload import Load, Outcome, Roles, percentile, roles
+from cli.lab import topology
 from mrcd.fabric import description
-from mrcd.lab import topology
 
 
 def described(kind: int, *attributes: tuple[int, bytes]) -> bytes:

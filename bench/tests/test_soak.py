@@ -7,8 +7,8 @@ import pytest
 
 from bench.soak import schedule
 from bench.soak.schedule import BLACKOUT_MAX_S, KINDS, LEAD_S, Episode, Ground, Spell
+from cli.lab import faults, topology
 from mrcd.fabric import description
-from mrcd.lab import faults, topology
 
 GROUND = Ground(planes=4, t0=3, t1=4, hosts=("h1", "h2", "h3"), rate_mbps=50)
 SECONDS = 1200.0

@@ -15,8 +15,8 @@ from bench.soak.disturb import Disturber, Record
 from bench.soak.judging import Sessions
 from bench.soak.mix import ATTACKERS, MIXED, SETTLE_S, Attack, Restart, Rotation, Slip
 from bench.soak.schedule import KINDS, LEAD_S, Ground, Spell
+from cli.lab import state
 from mrcd.fabric import description
-from mrcd.lab import state
 from rigs import mistakes, stranger
 
 GROUND = Ground(planes=4, t0=3, t1=4, hosts=("h1", "h2", "h3"), rate_mbps=50)

@@ -19,7 +19,7 @@ from bench.instruments import counters, flow
 from bench.instruments.flow import BenchFailed
 from bench.instruments.result import Line, Target, at_least, at_most
 from bench.transport.steady import PLANES
-from mrcd.lab import lab, processes
+from cli.lab import lab, processes
 
 SEED = 20251120
 _PORT = 5310

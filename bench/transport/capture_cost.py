@@ -26,9 +26,9 @@ from bench.instruments.metrics import order_of
 from bench.instruments.result import Line, at_most
 from bench.transport.steady import PLANES, RATE_MBPS
 from cli.console.client import Client
+from cli.lab import lab
 from mrcd.datapath import loader
 from mrcd.datapath.sizes import Sizes
-from mrcd.lab import lab
 from rigs.lab_hosts import ROOT, socket_of
 
 _SIZES = Sizes(mtu=8872, window=4096, ring_slots=64, peers=4, qps=16, evs=64, prefixes=16, loops=64)

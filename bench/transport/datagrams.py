@@ -26,7 +26,7 @@ from bench.instruments.experiment import Figures, Shape
 from bench.instruments.flow import FRAMINGS, IPERF3_PORT, BenchFailed
 from bench.instruments.processor import Processor
 from bench.instruments.result import Line
-from mrcd.lab import lab, processes
+from cli.lab import lab, processes
 from mrcd.linux import netns
 
 FAULTS: Mapping[str, Mapping[str, str]] = {

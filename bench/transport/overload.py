@@ -32,9 +32,9 @@ from bench.instruments.flow import BenchFailed, Recording
 from bench.instruments.metrics import Floats, S
 from bench.instruments.processor import Processor
 from bench.instruments.result import Line
+from cli.lab import lab, processes, state, topology
+from cli.lab.state import LabFailed
 from mrcd.fabric import description
-from mrcd.lab import lab, processes, state, topology
-from mrcd.lab.state import LabFailed
 
 _PORT = 5301
 _PING_GAP_S = 0.02

@@ -22,7 +22,7 @@ from bench.instruments.experiment import Figures, Shape
 from bench.instruments.flow import FRAMINGS
 from bench.instruments.processor import Processor
 from bench.instruments.result import Line
-from mrcd.lab.multiqueue import QDISCS, HostNics
+from cli.lab.multiqueue import QDISCS, HostNics
 from mrcd.linux import netns
 from rigs.running_lab import deep_backlog
 

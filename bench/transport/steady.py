@@ -10,7 +10,7 @@ from bench.instruments import counters, flow
 from bench.instruments.flow import Recording
 from bench.instruments.metrics import S, imbalance, order_of
 from bench.instruments.result import Line, Target, at_least, at_most
-from mrcd.lab import lab
+from cli.lab import lab
 
 RATE_MBPS = 250
 PLANES = 4

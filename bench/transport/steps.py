@@ -22,8 +22,8 @@ from bench.instruments.metrics import MS, S
 from bench.instruments.processor import Processor
 from bench.instruments.response import response
 from bench.instruments.result import Line
+from cli.lab.state import LabFailed
 from mrcd.fabric import naming
-from mrcd.lab.state import LabFailed
 
 PLANES = 4
 _RECEIVER, _SECOND = "h3", "h2"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The commands `fabric` and `sid`.
+"""The commands `fabric` and `sid`: fabrics planned, made of inventories, drawn and checked.
 
-Floor 3: imports `console` and `state`.
+Floor 3: imports `console`, `state` and `lab`.
 """

@@ -20,8 +20,8 @@ from cli.fabric.drawing import map_
 from cli.fabric.importing import import_
 
 if TYPE_CHECKING:
+    from cli.fabric.planning import Field, Plan, ThreeTiers
     from mrcd.fabric.description import Fabric
-    from mrcd.fabric.planning import Field, Plan, ThreeTiers
 
 
 @click.group(context_settings=HELP_NAMES)
@@ -71,7 +71,8 @@ def plan(
     \b
         mrcctl fabric plan --radix 512 --planes 8 --output fabric.toml --check
     """
-    from mrcd.fabric import description, planning  # noqa: PLC0415
+    from cli.fabric import planning  # noqa: PLC0415
+    from mrcd.fabric import description  # noqa: PLC0415
 
     if nics is not None and ports is not None:
         raise click.UsageError("--ports and --nics both set the size: use only one of them")
@@ -172,7 +173,7 @@ def digest(file: Path, hosts: tuple[str, ...], as_json: bool) -> None:
 
 def _check(made: Fabric) -> dict[str, Any]:
     """Check a fabric; return the counts and the seconds it took."""
-    from mrcd.fabric import planning  # noqa: PLC0415
+    from cli.fabric import planning  # noqa: PLC0415
 
     began = time.monotonic()
     try:

@@ -17,9 +17,9 @@ from cli.console.options import json_option
 from cli.console.render import print_json
 
 if TYPE_CHECKING:
+    from cli.fabric.placing import Placed
     from mrcd.fabric.description import Fabric
     from mrcd.fabric.hosts import Host, Network
-    from mrcd.fabric.placing import Placed
 
 _FRAME = ("name", "planes", "t0", "t1", "mtu")
 _OVERWRITE = "--keep {0} keeps its numbers, --force numbers all hosts anew"
@@ -90,8 +90,8 @@ def import_(
         mrcctl fabric import hosts.csv --planes 4 --t1 8 --output fabric.toml
         mrcctl fabric import hosts.csv --keep fabric.toml --output fabric.toml
     """
-    from mrcd.fabric import inventory as inventories  # noqa: PLC0415
-    from mrcd.fabric import placing  # noqa: PLC0415
+    from cli.fabric import inventory as inventories  # noqa: PLC0415
+    from cli.fabric import placing  # noqa: PLC0415
 
     if output is not None and output.exists() and keep is None and not force:
         raise CommandError(f"{output} exists: {_OVERWRITE.format(output)}")

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cli.console import suggestions
 from cli.console.client import Client
 from cli.console.exits import (
     FAILED,
@@ -20,9 +19,10 @@ from cli.console.exits import (
 )
 from cli.console.options import HELP_NAMES, json_option
 from cli.console.render import print_json
+from cli.lab import suggestions
 
 if TYPE_CHECKING:
-    from mrcd.lab.intent import Finding
+    from cli.lab.intent import Finding
 
 
 @click.group(context_settings=HELP_NAMES)
@@ -79,8 +79,8 @@ def verify(
 
 
 def _switch(fabric: Path, name: str) -> list[Finding]:
+    from cli.lab import inspection, state  # noqa: PLC0415
     from mrcd.fabric import description  # noqa: PLC0415
-    from mrcd.lab import inspection, state  # noqa: PLC0415
 
     try:
         return inspection.switch(description.load(fabric), name)
@@ -91,7 +91,7 @@ def _switch(fabric: Path, name: str) -> list[Finding]:
 
 
 def _lab(name: str) -> tuple[str, list[Finding]]:
-    from mrcd.lab import inspection, state  # noqa: PLC0415
+    from cli.lab import inspection, state  # noqa: PLC0415
 
     try:
         count, findings = inspection.lab(name, _peers)
@@ -107,7 +107,7 @@ def _lab(name: str) -> tuple[str, list[Finding]]:
 
 
 def _host(socket: str, config: Path | None) -> tuple[str, list[Finding]]:
-    from mrcd.lab import inspection  # noqa: PLC0415
+    from cli.lab import inspection  # noqa: PLC0415
 
     # Routes to a peer can be checked only once the daemon has set the peer up.
     peers: list[tuple[list[str], int]] = []

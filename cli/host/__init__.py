@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Commands that change this host: `quick`, `config`, `key`, `datapath` and `lab`.
+"""Commands that change this host: `config`, `key` and `datapath`.
 
-Floor 4: imports `console`, `state` and `doctor`.
+Floor 3: imports `console` and `state`.
 """

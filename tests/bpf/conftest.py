@@ -11,9 +11,9 @@ from dataclasses import replace
 
 import pytest
 
+from cli.lab.state import CACHE_DIR
 from mrcd.datapath import loader
 from mrcd.fabric.routing import SRV6, Routing
-from mrcd.lab.state import CACHE_DIR
 from mrcd.linux import kernel, netns
 from rigs import rig as rigs
 from rigs.packets import Far, in_udp

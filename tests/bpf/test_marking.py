@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from mrcd.lab import marking
-from mrcd.lab.queues import MARK_ALL, MARK_FROM, Queue, Thresholds
+from cli.lab import marking
+from cli.lab.queues import MARK_ALL, MARK_FROM, Queue, Thresholds
 from mrcd.linux import bpf
 
 KEY = struct.pack("=I", 0)  # a test run has no classid: port 0

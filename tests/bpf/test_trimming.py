@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import pytest
 
+from cli.lab import trimming
+from cli.lab.queues import MARK_ALL, TRIM_BYTES, Queue, Thresholds, TrimQueue
 from mrcd.fabric.classes import Classes
-from mrcd.lab import trimming
-from mrcd.lab.queues import MARK_ALL, TRIM_BYTES, Queue, Thresholds, TrimQueue
 from mrcd.linux import bpf
 from mrcd.linux.netlink.queues import FIRST_QUEUE
 from tests.bpf.test_marking import CE, ECT0, SECOND, UNSPEC, internet_checksum, ipv4, ipv6

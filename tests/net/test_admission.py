@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
+from cli.lab import lab, state
 from mrcd.config import keyfiles
 from mrcd.fabric import description
 from mrcd.handshake import identity
 from mrcd.handshake.identity import Secret
-from mrcd.lab import lab, state
 from rigs import lab_hosts
 from rigs.daemons import Traffic, end, events, log_of
 from rigs.lab_hosts import eventually, mrcctl

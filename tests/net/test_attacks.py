@@ -20,9 +20,9 @@ from typing import Any
 
 import pytest
 
+from cli.lab import lab
 from mrcd.fabric import underlay
 from mrcd.handshake import identity, sealing
-from mrcd.lab import lab
 from mrcd.linux import bpf, netns
 from mrcd.wire.abi import ABI
 from rigs import lab_hosts

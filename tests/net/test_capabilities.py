@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mrcd.lab import lab, processes, state
+from cli.lab import lab, processes, state
 from mrcd.service import capabilities
 from rigs import lab_hosts
 from rigs.running_lab import MakeLab, RunningLab

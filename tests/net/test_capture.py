@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
+from cli.lab import lab, state
 from mrcd.fabric.routing import Routing
-from mrcd.lab import lab, state
 from mrcd.wire.packet import WIRE
 from rigs import lab_hosts
 from rigs.daemons import (

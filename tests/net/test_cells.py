@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from mrcd.lab import lab, processes, state
+from cli.lab import lab, processes, state
 from mrcd.linux import ethtool, netns
 from rigs import lab_hosts
 from rigs.lab_hosts import eventually, mrcctl, mrcctl_json

@@ -20,7 +20,7 @@ from bench.instruments.backlog import Backlogs
 from bench.instruments.counters import Watch
 from bench.instruments.experiment import Shape
 from bench.instruments.metrics import S
-from mrcd.lab import lab, state, topology
+from cli.lab import lab, state, topology
 from mrcd.linux import netns
 
 BY_KEY = {competitor.key: competitor for competitor in routes.EVERY}

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
+from cli.lab import lab, processes, state
 from mrcd.handshake import Memory
-from mrcd.lab import lab, processes, state
 from mrcd.linux import bpf, netns
 from mrcd.peers import saved as sessions
 from rigs import lab_hosts

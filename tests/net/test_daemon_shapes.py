@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from cli.lab import lab, state
 from mrcd.fabric.shape import MTU_MAX
-from mrcd.lab import lab, state
 from rigs import lab_hosts
 from rigs.lab_hosts import eventually, mrcctl
 from rigs.traffic import Stream, transfer, udp_sequence

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from cli.console.client import Client
+from cli.lab import lab, state
 from mrcd.fabric import underlay
-from mrcd.lab import lab, state
 from mrcd.linux import netns
 from mrcd.model import PathEvent, PathInfo
 from mrcd.wire.packet import WIRE

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from cli.lab import lab, state
 from mrcd.fabric import description, digest
 from mrcd.fabric.description import Fabric
-from mrcd.lab import lab, state
 from rigs import lab_hosts
 from rigs.daemons import Traffic, connections
 from rigs.lab_hosts import eventually, mrcctl, mrcctl_json

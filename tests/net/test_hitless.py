@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from mrcd.lab import lab, processes, state
+from cli.lab import lab, processes, state
 from mrcd.linux import bpf, netns
 from rigs import builds, lab_hosts
 from rigs.daemons import (

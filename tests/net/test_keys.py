@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
+from cli.lab import lab, state
 from mrcd.config import keyfiles
 from mrcd.fabric import description
 from mrcd.handshake import identity, sealing
 from mrcd.handshake.pace import DEAD_AFTER_NS
-from mrcd.lab import lab, state
 from rigs import lab_hosts
 from rigs.daemons import Traffic, connections, end, events, settle
 from rigs.lab_hosts import eventually, mrcctl, mrcctl_json

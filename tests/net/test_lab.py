@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
+from cli.lab import lab, processes, state
 from mrcd.fabric import description, usid
-from mrcd.lab import lab, processes, state
 from mrcd.linux import netns
 from tests.net.usid_packets import IPPROTO_IPV6, MARK, Tap, arrives, send_usid, udp_in_ipv6
 
@@ -275,7 +275,7 @@ def test_a_lab_that_crashed_half_way_can_be_taken_down(
     before = machine()
     name = f"{worker_name}k"
     code = (
-        "import os, signal, mrcd.lab.lab as lab, mrcd.linux.netlink as netlink\n"
+        "import os, signal, cli.lab.lab as lab, mrcd.linux.netlink as netlink\n"
         "from mrcd.fabric import description\n"
         "async def die(*args, **kwargs): os.kill(os.getpid(), signal.SIGKILL)\n"
         f"netlink.Netlink.{dies_in} = die\n"

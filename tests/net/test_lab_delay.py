@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from mrcd.lab import faults, processes
+from cli.lab import faults, processes
 from mrcd.linux import netns
 from tests.net.usid_packets import MARK
 

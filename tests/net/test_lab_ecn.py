@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from mrcd.lab import lab
+from cli.lab import lab
 from mrcd.linux import netns
 from tests.bpf.test_marking import CE, ECT0, ECT1, NOT_ECT, internet_checksum
 from tests.net.usid_packets import MARK, SO_RCVBUFFORCE

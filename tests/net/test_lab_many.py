@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from cli.lab import lab
 from mrcd.fabric import usid
 from mrcd.fabric.description import Host
-from mrcd.lab import lab
 from mrcd.linux import netns
 from tests.net.usid_packets import ETH_P_IPV6, IPPROTO_IPV6, MARK, Tap, udp_in_ipv6
 

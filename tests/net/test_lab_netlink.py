@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from mrcd.lab import impair
-from mrcd.lab.faults import PPM, Impairment
+from cli.lab import impair
+from cli.lab.faults import PPM, Impairment
 from mrcd.linux import ethtool, netns
 from mrcd.linux.netlink import LinkChanged, NeighborChanged, Netlink, NetlinkFailed, Nexthop, Resync
 

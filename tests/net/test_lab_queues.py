@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
+from cli.lab import assembler, lab, state
+from cli.lab.assembler import R0, R1, R2, R6, R10, TC_ACT_UNSPEC
+from cli.lab.multiqueue import HostNics
+from cli.lab.state import LabFailed
 from mrcd.fabric import usid
-from mrcd.lab import assembler, lab, state
-from mrcd.lab.assembler import R0, R1, R2, R6, R10, TC_ACT_UNSPEC
-from mrcd.lab.multiqueue import HostNics
-from mrcd.lab.state import LabFailed
 from mrcd.linux import bpf, netns, rss
 from mrcd.linux.netlink import Netlink
 from rigs import lab_hosts

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from cli.lab import build, inspection, lab, state, topology
+from cli.lab.state import LabFailed
+from cli.lab.topology import Topology
 from mrcd.fabric import description
-from mrcd.lab import build, inspection, lab, state, topology
-from mrcd.lab.state import LabFailed
-from mrcd.lab.topology import Topology
 from mrcd.linux import netns
 from mrcd.linux.netlink import Netlink
 

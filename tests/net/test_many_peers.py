@@ -16,8 +16,8 @@ import pytest
 
 from bench.scale.host import US, Daemon, configuration, host_with
 from cli.console.exits import CommandError
+from cli.lab import lab, state
 from mrcd.fabric import description
-from mrcd.lab import lab, state
 from mrcd.model import PeerInfo, Status
 from tests.net.conftest import eventually
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from mrcd.lab import lab, state
+from cli.lab import lab, state
 from mrcd.linux import netns
 from mrcd.wire.abi import COUNTERS
 from rigs import lab_hosts

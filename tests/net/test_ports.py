@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from cli.console.client import Client
+from cli.lab import lab
 from mrcd.fabric import underlay
 from mrcd.fabric.description import Host
-from mrcd.lab import lab
 from mrcd.linux import netns
 from mrcd.wire.packet import WIRE
 from rigs import lab_hosts

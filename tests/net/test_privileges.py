@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from mrcd.lab import lab, state
+from cli.lab import lab, state
 from mrcd.linux import netns, rights
 from mrcd.linux.privileged import server
 from mrcd.linux.privileged.client import Channel

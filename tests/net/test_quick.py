@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from mrcd.lab import processes, state
+from cli.lab import processes, state
 from mrcd.linux import mounts
 from rigs.bare_hosts import HOSTS, MIDDLE, Bare
 from rigs.lab_hosts import ROOT, eventually, powerless

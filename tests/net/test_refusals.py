@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mrcd.lab import state
+from cli.lab import state
 from mrcd.linux import bpf
 from mrcd.wire.abi import ABI
 from rigs.lab_hosts import counters, eventually, maps_of, mrcctl_json, ok, status

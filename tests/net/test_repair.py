@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from mrcd.lab.assembler import finish
-from mrcd.lab.lab import daemon_pid, start_daemon
+from cli.lab.assembler import finish
+from cli.lab.lab import daemon_pid, start_daemon
 from mrcd.linux import bpf
 from mrcd.linux.netlink import Netlink
 from mrcd.repair.repeats import WITHIN_S

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from mrcd.lab import processes, state
+from cli.lab import processes, state
 from mrcd.linux import netns
 from rigs import lab_hosts
 from rigs.lab_hosts import ROOT, eventually

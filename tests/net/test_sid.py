@@ -16,8 +16,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cli.fabric import sid
+from cli.lab import lab, state, topology
 from cli.main import mrcctl
-from mrcd.lab import lab, state, topology
 from mrcd.linux import netns
 from rigs.lab_hosts import ROOT, eventually, mrcctl_json, socket_of
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from mrcd.lab import lab, processes, state
+from cli.lab import lab, processes, state
 from rigs import lab_hosts
 from rigs.lab_hosts import eventually, mrcctl, mrcctl_json
 from rigs.traffic import transfer

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from cli.lab import lab
 from mrcd.fabric import naming
-from mrcd.lab import lab
 from rigs import lab_hosts
 from rigs.traffic import Stream, udp_sequence
 

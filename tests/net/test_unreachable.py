@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from mrcd.lab import lab
+from cli.lab import lab
 from rigs.lab_hosts import counters, cut_off, eventually, status, until_ok
 from rigs.traffic import Stream, open_in, transfer
 from tests.net.test_daemon import log_of, start, stop

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from cli.lab import lab, state
 from mrcd.handshake import versions
-from mrcd.lab import lab, state
 from rigs import builds, lab_hosts
 from rigs.daemons import content, end, events, programs, settle, undisturbed
 from rigs.lab_hosts import eventually, mrcctl_json

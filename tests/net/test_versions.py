@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from cli.lab import lab, processes, state
 from mrcd.handshake import versions
-from mrcd.lab import lab, processes, state
 from rigs import lab_hosts
 from rigs.daemons import Traffic, connections, end, events
 from rigs.lab_hosts import ROOT, eventually, mrcctl, mrcctl_json

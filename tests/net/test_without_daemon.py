@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from mrcd.lab import lab, processes, state
+from cli.lab import lab, processes, state
 from mrcd.linux import bpf, interfaces, netns
 from mrcd.wire.abi import ABI
 from rigs import lab_hosts

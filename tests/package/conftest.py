@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from cli.lab.state import CACHE_DIR, locked
 from mrcd import __version__
-from mrcd.lab.state import CACHE_DIR, locked
 
 ROOT = Path(__file__).resolve().parents[2]
 DIST = ROOT / "dist"

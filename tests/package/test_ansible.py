@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
+from cli.lab import lab, processes
 from mrcd.fabric import description
-from mrcd.lab import lab, processes
 from mrcd.linux import netns
 from rigs.lab_hosts import eventually
 from tests.package.conftest import ROOT

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from cli.lab import lab, processes, state
 from mrcd.fabric import description
-from mrcd.lab import lab, processes, state
 from mrcd.linux import netns
 from rigs.lab_hosts import eventually
 from tests.package.conftest import ROOT

@@ -19,9 +19,9 @@ from typing import Any
 
 import pytest
 
+from cli.lab import nics, topology
+from cli.lab.state import LabFailed
 from mrcd.fabric import description
-from mrcd.lab import nics, topology
-from mrcd.lab.state import LabFailed
 from mrcd.linux.interfaces import Link
 from vm import cells, check, machines, measure, plain, provision, readme, steps, verdict
 from vm.clock import Clock

@@ -9,7 +9,7 @@ import pytest
 
 from cli.console import exits
 from cli.console.exits import NAMES_LISTED, NoSuchObject
-from cli.host import quick
+from cli.quick import command
 from tests.unit.command_line import run
 
 WRONG = {
@@ -55,7 +55,7 @@ def test_a_wrong_name_exits_4_with_what_is_known(
 
 def test_a_nic_that_is_none_is_told_with_those_there_are() -> None:
     with pytest.raises(NoSuchObject, match=r"no interface 'nosuch9'; known: .*lo"):
-        quick._raise_links(["nosuch9"])
+        command._raise_links(["nosuch9"])
 
 
 def test_of_thousands_of_names_the_first_and_the_like_are_listed() -> None:

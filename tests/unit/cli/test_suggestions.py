@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from click.shell_completion import ShellComplete
 
+from cli.lab import state
 from cli.main import mrcctl
 from mrcd.fabric import description
-from mrcd.lab import state
 from tests.unit.command_line import run
 
 FEW = {"h1", "h2", "h3"}

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from mrcd.fabric import inventory
-from mrcd.fabric.inventory import Entry, InventoryError, Kind
+from cli.fabric import inventory
+from cli.fabric.inventory import Entry, InventoryError, Kind
 
 KEY = "A" * 43 + "="
 

@@ -13,12 +13,13 @@ from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cli.fabric import planning
+from cli.fabric.inventory import Entry, InventoryError
+from cli.fabric.placing import Placed, place
 from cli.main import mrcctl
-from mrcd.fabric import description, planning
+from mrcd.fabric import description
 from mrcd.fabric.description import Fabric
 from mrcd.fabric.hosts import Host
-from mrcd.fabric.inventory import Entry, InventoryError
-from mrcd.fabric.placing import Placed, place
 
 EMPTY = replace(description.generate(name="x"), t0=1, hosts=())
 

@@ -16,10 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cli.console import exits
+from cli.fabric import planning
+from cli.fabric.planning import PlanError
 from cli.main import mrcctl
-from mrcd.fabric import description, planning, usid
+from mrcd.fabric import description, usid
 from mrcd.fabric.description import Fabric, HostRange
-from mrcd.fabric.planning import PlanError
 
 FULL = planning.plan(radix=512, planes=8)
 """The published fabric: 512-port switches and 8 planes."""

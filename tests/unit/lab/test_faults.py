@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import pytest
 
+from cli.lab import faults, topology
+from cli.lab.faults import PPM, BadAction, Effect, Impairment, Port
+from cli.lab.state import Fault, NoSuchElement
 from mrcd.fabric import description
-from mrcd.lab import faults, topology
-from mrcd.lab.faults import PPM, BadAction, Effect, Impairment, Port
-from mrcd.lab.state import Fault, NoSuchElement
 
 PLAN = topology.plan(description.generate(name="x", hosts=2, planes=2, t1=2))
 DROP_ALL = Impairment(drop_ppm=PPM)

@@ -10,10 +10,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cli.console import exits
+from cli.lab import inspection, intent, topology
+from cli.lab.intent import Finding, Present, Wanted
 from cli.main import mrcctl
 from mrcd.fabric import description
-from mrcd.lab import inspection, intent, topology
-from mrcd.lab.intent import Finding, Present, Wanted
 from mrcd.linux.interfaces import FibRoute, Nexthop
 
 FABRIC = description.generate(hosts=3, planes=2, t1=2)

@@ -11,12 +11,12 @@ import pytest
 from click.testing import CliRunner
 
 from cli.console import exits
-from cli.host import lab as command
+from cli.lab import command as command
+from cli.lab import lab, multiqueue, state, topology
+from cli.lab.multiqueue import ONE_QUEUE, HostNics
+from cli.lab.state import Lab, LabFailed
 from cli.main import mrcctl
 from mrcd.fabric import description
-from mrcd.lab import lab, multiqueue, state, topology
-from mrcd.lab.multiqueue import ONE_QUEUE, HostNics
-from mrcd.lab.state import Lab, LabFailed
 
 PLAN = topology.plan(description.generate(name="x", hosts=3, planes=2, t1=2, hosts_per_t0=2))
 

@@ -7,9 +7,9 @@ import ipaddress
 
 import pytest
 
+from cli.lab import topology
+from cli.lab.topology import PlannedRoute, Topology
 from mrcd.fabric import description, naming, usid
-from mrcd.lab import topology
-from mrcd.lab.topology import PlannedRoute, Topology
 
 SHAPES = [
     {"hosts": 2, "planes": 4, "t1": 2, "hosts_per_t0": 1},

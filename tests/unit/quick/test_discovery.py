@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from mrcd.config import config
-from mrcd.quick import discovery, files
-from mrcd.quick.discovery import (
+from cli.quick import discovery, files
+from cli.quick.discovery import (
     SETTLE_S,
     BadHello,
     Discovery,
@@ -21,6 +20,7 @@ from mrcd.quick.discovery import (
     decode,
     encode,
 )
+from mrcd.config import config
 
 KEY = bytes(range(32))
 Cables = list[set[tuple[str, int]]]

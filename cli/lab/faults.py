@@ -23,9 +23,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from cli.lab.state import Fault, NoSuchElement
+from cli.lab.topology import Cable, Topology
 from mrcd.fabric import naming
-from mrcd.lab.state import Fault, NoSuchElement
-from mrcd.lab.topology import Cable, Topology
 
 PPM = 1_000_000
 DELAY_MAX_US = 1_000_000

@@ -14,7 +14,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from mrcd.lab.topology import Topology
+from cli.lab.topology import Topology
 from mrcd.linux import netns
 
 _INTERVAL_S = 0.05

@@ -17,9 +17,8 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from mrcd.fabric.classes import Classes
-from mrcd.lab import bucket
-from mrcd.lab.assembler import (
+from cli.lab import bucket
+from cli.lab.assembler import (
     R0,
     R1,
     R2,
@@ -46,7 +45,7 @@ from mrcd.lab.assembler import (
     store_u64,
     subtract,
 )
-from mrcd.lab.bucket import (
+from cli.lab.bucket import (
     BUSY,
     JEQ,
     JGE,
@@ -60,7 +59,8 @@ from mrcd.lab.bucket import (
     count,
     on_stack,
 )
-from mrcd.lab.queues import CONTROL_PART, TRIM_BYTES, Queue, Thresholds, TrimQueue
+from cli.lab.queues import CONTROL_PART, TRIM_BYTES, Queue, Thresholds, TrimQueue
+from mrcd.fabric.classes import Classes
 from mrcd.linux import bpf
 from mrcd.linux.netlink.queues import FIRST_QUEUE
 

@@ -14,7 +14,7 @@ on the link in ns, and when the link is no longer BUSY.
 
 from __future__ import annotations
 
-from mrcd.lab.assembler import (
+from cli.lab.assembler import (
     PRANDOM_U32,
     R0,
     R1,

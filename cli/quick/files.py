@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_interface, ip_network
 
-from mrcd.quick.discovery import Plan
+from cli.quick.discovery import Plan
 
 NETWORK4 = IPv4Network("10.99.0.0/16")
 NETWORK6 = IPv6Network("fd99::/64")

@@ -13,11 +13,11 @@ import time
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from mrcd.lab import build, delays, impair
-from mrcd.lab.faults import Effect, Impairment, Port, by_distance
-from mrcd.lab.marking import Marking
-from mrcd.lab.queues import Queue
-from mrcd.lab.topology import Topology
+from cli.lab import build, delays, impair
+from cli.lab.faults import Effect, Impairment, Port, by_distance
+from cli.lab.marking import Marking
+from cli.lab.queues import Queue
+from cli.lab.topology import Topology
 from mrcd.linux import ethtool, netns
 from mrcd.linux.netlink import Netlink
 

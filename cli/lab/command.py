@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """``mrcctl lab``: fabrics of network namespaces on this machine.
 
-mrcd.lab builds the labs. It is imported only when a command needs it, because of its netlink
+The modules that build labs are imported only when a command needs them, because of their netlink
 library.
 """
 
@@ -16,20 +16,20 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from cli.console import suggestions
 from cli.console.client import Client
 from cli.console.exits import NO_SUCH_OBJECT, BadConfiguration, CommandError, NotPermitted
 from cli.console.options import HELP_NAMES, json_option
 from cli.console.render import BAD, GOOD, WARN, print_json, table
+from cli.lab import suggestions
 
 if TYPE_CHECKING:
+    from cli.lab.lab import HostStatus, LabStatus
     from mrcd.fabric.description import Fabric
     from mrcd.fabric.routing import Routing
-    from mrcd.lab.lab import HostStatus, LabStatus
 
 QUEUES_MAX = 16
 QDISCS = ("fq", "fq_codel", "pfifo_fast", "mq")
-"""What mrcd.lab.multiqueue knows, which is not imported for a command's help."""
+"""What cli.lab.multiqueue knows, which is not imported for a command's help."""
 _SHAPE = ("hosts", "planes", "t1", "hosts_per_t0")
 _ROUTING = {"routing": "mode", "encap": "encap", "underlay": "underlay"}
 
@@ -127,8 +127,8 @@ def up(
     --underlay override its values. --hosts, --planes, --t1 and --hosts-per-t0
     describe a fabric instead of FILE. All other options go with both.
     """
-    from mrcd.lab import lab as labs  # noqa: PLC0415
-    from mrcd.lab.multiqueue import HostNics  # noqa: PLC0415
+    from cli.lab import lab as labs  # noqa: PLC0415
+    from cli.lab.multiqueue import HostNics  # noqa: PLC0415
 
     if switches and (queues > 1 or qdisc):
         raise click.UsageError("--queues, --qdisc: not together with --switches, without hosts")
@@ -212,7 +212,7 @@ def _terminated(number: int, frame: object) -> NoReturn:
 @json_option
 def down(name: str, every: bool, as_json: bool) -> None:
     """Remove a lab: its processes, namespaces and files."""
-    from mrcd.lab import lab as labs  # noqa: PLC0415
+    from cli.lab import lab as labs  # noqa: PLC0415
 
     with _errors():
         if every:
@@ -231,8 +231,8 @@ def down(name: str, every: bool, as_json: bool) -> None:
 @json_option
 def status(name: str, as_json: bool) -> None:
     """Show a lab's fabric, hosts, switches and faults."""
-    from mrcd.lab import faults  # noqa: PLC0415
-    from mrcd.lab import lab as labs  # noqa: PLC0415
+    from cli.lab import faults  # noqa: PLC0415
+    from cli.lab import lab as labs  # noqa: PLC0415
 
     with _errors():
         found = labs.status(name)
@@ -315,14 +315,14 @@ def _colour(state: str) -> str:
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )
 @name_option
-@click.argument("host", shell_complete=suggestions.lab_hosts)
+@click.argument("host", shell_complete=suggestions.hosts)
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def exec_(name: str, host: str, command: tuple[str, ...]) -> None:
     """Run COMMAND inside HOST and exit with its status.
 
     Inside, `mrcctl` talks to that host's mrcd.
     """
-    from mrcd.lab import lab as labs  # noqa: PLC0415
+    from cli.lab import lab as labs  # noqa: PLC0415
 
     # click passes the -- after HOST on to the command: in `lab exec h1 -- ls` it is not part of it.
     words = command[1:] if command[0] == "--" else command
@@ -341,11 +341,11 @@ def _own_folder() -> Path:
 
 @lab.command()
 @name_option
-@click.argument("element", shell_complete=suggestions.lab_elements)
+@click.argument("element", shell_complete=suggestions.elements)
 @click.argument(
     "action",
     metavar="down|blackhole|loss=5%|corrupt=1%|rate=25|delay=3ms|clear",
-    shell_complete=suggestions.lab_actions,
+    shell_complete=suggestions.actions,
 )
 @json_option
 def fault(name: str, element: str, action: str, as_json: bool) -> None:
@@ -358,7 +358,7 @@ def fault(name: str, element: str, action: str, as_json: bool) -> None:
     Every fault except `down` is silent: the carrier stays up. The command returns when the fault
     is in effect and prints that time (CLOCK_MONOTONIC).
     """
-    from mrcd.lab import lab as labs  # noqa: PLC0415
+    from cli.lab import lab as labs  # noqa: PLC0415
 
     with _errors():
         applied = labs.fault(name, element, action)
@@ -381,9 +381,9 @@ def fault(name: str, element: str, action: str, as_json: bool) -> None:
 
 @contextlib.contextmanager
 def _errors() -> Iterator[None]:
-    """Turn the errors of mrcd.fabric and mrcd.lab into errors with exit codes."""
+    """Turn the errors of mrcd.fabric and cli.lab into errors with exit codes."""
+    from cli.lab import faults, state  # noqa: PLC0415
     from mrcd.fabric import description  # noqa: PLC0415
-    from mrcd.lab import faults, state  # noqa: PLC0415
 
     try:
         yield

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from mrcd.lab import holding, processes
+from cli.lab import holding, processes
 
 _SCRIPT = str(Path(holding.__file__).resolve())
 _START_DEADLINE_MS = 5000

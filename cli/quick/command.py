@@ -19,7 +19,7 @@ import click
 from cli.console.client import Client
 from cli.console.exits import CommandError, NoSuchObject, NotPermitted
 from cli.console.options import HELP_NAMES
-from cli.host import quickdown
+from cli.quick import undoing
 from mrcd.model import Status
 
 FOLDER = "/run/mrcd/quick"
@@ -73,9 +73,9 @@ def up(
     Run it on all hosts within a minute; each NIC becomes a plane. They need one secret: it is asked
     for, or made and shown once. Nothing is written but files in /run.
     """
-    from mrcd.quick import files  # noqa: PLC0415
+    from cli.quick import files  # noqa: PLC0415
 
-    where = quickdown.here(socket, bpffs)
+    where = undoing.here(socket, bpffs)
     _refuse_second(where, folder)
     _refuse_firewall()
     own = name or files.name_of(sockets.gethostname())
@@ -84,12 +84,12 @@ def up(
     links = _links_down(nics)
     folder.mkdir(mode=0o700, parents=True)
     try:
-        quickdown.write(folder, where, links)
+        undoing.write(folder, where, links)
         _raise_links(links)
         text = _agreed(own, given, nics, secret, hosts, wait)
         _write(folder, text, secret)
     except BaseException:
-        quickdown.lower_links(links)
+        undoing.lower_links(links)
         shutil.rmtree(folder)
         raise
     _start(folder, where, cache_dir)
@@ -108,7 +108,7 @@ def down(socket: str, folder: Path) -> None:
     _refuse_others()
     if not folder.is_dir():
         raise CommandError(f"nothing is up: there is no {folder}")
-    quickdown.take_down(folder, socket)
+    undoing.take_down(folder, socket)
 
 
 @quick.command()
@@ -142,7 +142,7 @@ def _refuse_others() -> None:
         raise NotPermitted("mrcd needs root: sudo mrcctl quick ...")
 
 
-def _refuse_second(where: quickdown.Places, folder: Path) -> None:
+def _refuse_second(where: undoing.Places, folder: Path) -> None:
     from mrcd.datapath import pins  # noqa: PLC0415
 
     _refuse_others()
@@ -162,8 +162,8 @@ def _refuse_second(where: quickdown.Places, folder: Path) -> None:
 def _refuse_firewall() -> None:
     """Raise CommandError if this host's firewall drops what other hosts send to find it."""
     from cli.doctor import facts  # noqa: PLC0415
+    from cli.quick import search  # noqa: PLC0415
     from mrcd.config.config import Transport  # noqa: PLC0415
-    from mrcd.quick import search  # noqa: PLC0415
 
     for port in (search.PORT, Transport().control_port):
         chains = facts.closed(port)
@@ -215,7 +215,7 @@ def _agreed(
     wait: int,
 ) -> str:
     """Return the configuration that this host and the others have agreed on."""
-    from mrcd.quick import discovery, files, search  # noqa: PLC0415
+    from cli.quick import discovery, files, search  # noqa: PLC0415
 
     inner = tuple(each.partition("/")[0] for each in addresses)
     found = discovery.Discovery(name, secrets.token_hex(8), len(nics), inner)
@@ -279,9 +279,9 @@ def _write(folder: Path, text: str, secret: bytes | None) -> None:
         raise CommandError(f"what was agreed on cannot be: {error}") from error
 
 
-def _start(folder: Path, where: quickdown.Places, cache_dir: str | None) -> None:
+def _start(folder: Path, where: undoing.Places, cache_dir: str | None) -> None:
     """Start mrcd with the folder's configuration, and wait until its peers are connected."""
-    from mrcd.lab.processes import daemon_command  # noqa: PLC0415
+    from cli.lab.processes import daemon_command  # noqa: PLC0415
 
     command = [*daemon_command(), "--config", str(folder / "mrcd.toml")]
     command += ["--state-dir", str(folder), "--socket", where.socket, "--bpffs", where.bpffs]

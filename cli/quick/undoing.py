@@ -128,7 +128,7 @@ def _namespaces() -> Iterator[Path]:
 
 def _end(folder: Path) -> None:
     """End the mrcd of this folder, and its privileged process. CommandError if one stays."""
-    from mrcd.lab import processes  # noqa: PLC0415
+    from cli.lab import processes  # noqa: PLC0415
 
     daemons = _daemons(folder)
     # The privileged process must not end first: mrcd takes the data path down with it.

@@ -10,7 +10,7 @@ import struct
 import time
 from collections.abc import Callable, Sequence
 
-from mrcd.quick.discovery import BadHello, Discovery, Plan, decode, encode
+from cli.quick.discovery import BadHello, Discovery, Plan, decode, encode
 
 GROUP = "ff02::4d52:4371"
 PORT = 4973

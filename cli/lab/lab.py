@@ -17,17 +17,17 @@ from pathlib import Path
 
 import tomli_w
 
+from cli.lab import build, faults, injection, multiqueue, nics, processes, reach, state, topology
+from cli.lab.assembler import finish
+from cli.lab.injection import Applied
+from cli.lab.marking import Marking
+from cli.lab.multiqueue import ONE_QUEUE, HostNics
+from cli.lab.state import Fault, Lab, LabFailed, NoSuchElement
+from cli.lab.topology import Topology
 from mrcd.config import keyfiles
 from mrcd.fabric import description
 from mrcd.fabric.description import Fabric
 from mrcd.handshake.identity import KEY_BYTES, Secret
-from mrcd.lab import build, faults, injection, multiqueue, nics, processes, reach, state, topology
-from mrcd.lab.assembler import finish
-from mrcd.lab.injection import Applied
-from mrcd.lab.marking import Marking
-from mrcd.lab.multiqueue import ONE_QUEUE, HostNics
-from mrcd.lab.state import Fault, Lab, LabFailed, NoSuchElement
-from mrcd.lab.topology import Topology
 from mrcd.linux import bpf, mounts, netns
 
 _LOG_LINES = 15

@@ -8,12 +8,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from cli.lab import intent, state, topology
+from cli.lab.intent import TABLE_MAIN, Finding, Present, Wanted
+from cli.lab.topology import ANCHOR, Node, Topology
 from mrcd.config import config
 from mrcd.fabric import description, naming, underlay
 from mrcd.fabric.description import Fabric
-from mrcd.lab import intent, state, topology
-from mrcd.lab.intent import TABLE_MAIN, Finding, Present, Wanted
-from mrcd.lab.topology import ANCHOR, Node, Topology
 from mrcd.linux.interfaces import FibRoute, FibRule
 from mrcd.linux.netlink import Netlink
 

@@ -21,7 +21,7 @@ import socket
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from mrcd.lab.assembler import (
+from cli.lab.assembler import (
     R0,
     R1,
     R2,
@@ -41,9 +41,9 @@ from mrcd.lab.assembler import (
     load_u32,
     move,
 )
-from mrcd.lab.faults import Port
-from mrcd.lab.state import LabFailed
-from mrcd.lab.topology import Cable, Topology
+from cli.lab.faults import Port
+from cli.lab.state import LabFailed
+from cli.lab.topology import Cable, Topology
 from mrcd.linux import bpf, ethtool, netns, sysfs
 from mrcd.linux.netlink import Netlink, NetlinkFailed
 

@@ -8,8 +8,8 @@ every kernel has, and nftables, which cannot corrupt packets and is another pack
 
 from __future__ import annotations
 
-from mrcd.lab import holding
-from mrcd.lab.assembler import (
+from cli.lab import holding
+from cli.lab.assembler import (
     PRANDOM_U32,
     R0,
     R1,
@@ -29,7 +29,7 @@ from mrcd.lab.assembler import (
     load_imm,
     move,
 )
-from mrcd.lab.faults import PPM, Impairment
+from cli.lab.faults import PPM, Impairment
 from mrcd.linux import bpf
 
 _SKB_STORE_BYTES = 9

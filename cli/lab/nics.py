@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mrcd.lab.state import LabFailed
-from mrcd.lab.topology import Cable, Topology
+from cli.lab.state import LabFailed
+from cli.lab.topology import Cable, Topology
 from mrcd.linux.interfaces import Link
 from mrcd.linux.netlink import Netlink
 

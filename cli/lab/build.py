@@ -14,11 +14,11 @@ import resource
 from collections.abc import Container, Iterable
 from pathlib import Path
 
-from mrcd.lab import multiqueue
-from mrcd.lab.marking import Marking
-from mrcd.lab.multiqueue import ONE_QUEUE, HostNics
-from mrcd.lab.queues import Queue, TrimQueue
-from mrcd.lab.topology import ANCHOR, Node, Topology
+from cli.lab import multiqueue
+from cli.lab.marking import Marking
+from cli.lab.multiqueue import ONE_QUEUE, HostNics
+from cli.lab.queues import Queue, TrimQueue
+from cli.lab.topology import ANCHOR, Node, Topology
 from mrcd.linux import netns
 from mrcd.linux.netlink import Netlink
 

@@ -16,11 +16,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from mrcd.lab import bucket, trimming
-from mrcd.lab.assembler import TC_ACT_UNSPEC, finish, link
-from mrcd.lab.faults import Port
-from mrcd.lab.queues import Queue, Thresholds
-from mrcd.lab.topology import Topology
+from cli.lab import bucket, trimming
+from cli.lab.assembler import TC_ACT_UNSPEC, finish, link
+from cli.lab.faults import Port
+from cli.lab.queues import Queue, Thresholds
+from cli.lab.topology import Topology
 from mrcd.linux import bpf
 from mrcd.linux.netlink import Netlink
 

@@ -13,8 +13,8 @@ import ipaddress
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from cli.fabric.inventory import Entry, InventoryError
 from mrcd.fabric.hosts import Host, HostRange, Interface, Network, nth, room
-from mrcd.fabric.inventory import Entry, InventoryError
 from mrcd.fabric.shape import PORT_MAX, T0_MAX, Fabric
 
 NETWORKS: tuple[Network, ...] = (
