@@ -221,7 +221,8 @@ class Trials:
                     tries = len(WAITS_S)  # long queues lose a few of anything
                     continue
                 length = search.send(passes)
-                tries = len(WAITS_S) if length == tried.longest else tries
+                if length == tried.longest and not lost:
+                    tries = len(WAITS_S)  # it is tried again soon where data was lost
         except StopIteration as end:
             most: int = end.value
         if self._sessions.tried(peer) != tried:
