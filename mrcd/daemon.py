@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from mrcd.config.config import Config, ConfigError
 from mrcd.control.server import ControlServer
 from mrcd.datapath import pins
-from mrcd.linux.netlink.helped import of_daemon
+from mrcd.linux.netlink import Netlink
 from mrcd.report.report import Report
 from mrcd.running import Running
 from mrcd.service.log import get_logger
@@ -83,7 +83,7 @@ class Daemon:
         places.state_dir.mkdir(parents=True, exist_ok=True)
         pins.prepare(places.bpffs)
         with pins.owned(places.bpffs):
-            async with of_daemon() as nl, contextlib.AsyncExitStack() as stack:
+            async with Netlink() as nl, contextlib.AsyncExitStack() as stack:
                 await self.running.start(nl)
                 self._report = Report(self.running)
                 server = ControlServer(

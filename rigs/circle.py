@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from mrcd.linux import bpf, ethtool
 from mrcd.linux.interfaces import Bucket, traffic
+from mrcd.linux.netlink import Netlink
 from mrcd.linux.privileged.requests import SetBucket
-from mrcd.linux.privileged.rtnetlink import RouteNetlink
 from mrcd.wire.abi import ABI
 from rigs.rig import Rig
 
@@ -34,6 +35,12 @@ def until(what: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
+async def _fill(buckets: Mapping[str, Bucket]) -> None:
+    async with Netlink() as nl:
+        for name, bucket in buckets.items():
+            await nl.change(SetBucket.of(name, bucket))
+
+
 class Circle:
     """The clock of a rig: mrc_beat on both ends of its pair, which have token buckets.
 
@@ -42,11 +49,9 @@ class Circle:
 
     def __init__(self, rig: Rig, *, tick_ns: int = 1_000_000) -> None:
         self.rig = rig
-        netlink = RouteNetlink()
-        for name, bucket in (("beat", bucket_of(tick_ns)), ("rest", SLOW)):
+        for name in ("beat", "rest"):
             ethtool.set_features(name, tso=False, gso=False, sg=False, tx_checksum=False, gro=True)
-            netlink.set_bucket(SetBucket(name, bucket.rate, bucket.burst, bucket.limit))
-        netlink.close()
+        asyncio.run(_fill({"beat": bucket_of(tick_ns), "rest": SLOW}))
         self.links: list[int] = []
         self.attach()
 

@@ -23,6 +23,7 @@ from mrcd.linux import bpf
 from mrcd.linux.bpf import BpfError, LinkInfo
 from mrcd.linux.interfaces import Ahead, XdpProgram
 from mrcd.linux.netlink import Netlink
+from mrcd.linux.privileged.requests import FILTER_PRIO, AddClsact, AttachClsact, DetachClsact
 
 _TCX = {"ingress": bpf.ATTACH_TCX_INGRESS, "egress": bpf.ATTACH_TCX_EGRESS}
 
@@ -118,7 +119,7 @@ class Attachment:
             else:
                 there = (
                     await self._nl.clsact_program(
-                        hook.interface, prio=pins.PRIO, direction=hook.direction
+                        hook.interface, prio=FILTER_PRIO, direction=hook.direction
                     )
                     or 0
                 )
@@ -140,7 +141,7 @@ class Attachment:
                 found[hook.pin] = link.ifindex, link.program
             elif hook.interface in clsact and self._nl.exists(hook.interface):
                 ident = await self._nl.clsact_program(
-                    hook.interface, prio=pins.PRIO, direction=hook.direction
+                    hook.interface, prio=FILTER_PRIO, direction=hook.direction
                 )
                 found[hook.pin] = self._nl.index(hook.interface), ident or 0
         return found
@@ -158,7 +159,7 @@ class Attachment:
             else:
                 names = [_program(ident, index) for ident in line]
                 names += await self._nl.clsact_before(
-                    hook.interface, prio=pins.PRIO, direction=hook.direction
+                    hook.interface, prio=FILTER_PRIO, direction=hook.direction
                 )
             if names:
                 found[hook.pin] = Ahead(tuple(names), movable=ours is not None)
@@ -227,10 +228,10 @@ class Attachment:
             else:
                 self._dp.tc_kind = "tcx"
                 if name in pins.recorded(self._folder, "clsact"):
-                    await self._nl.detach_clsact(name, prio=pins.PRIO, direction=hook.direction)
+                    await self._nl.change(DetachClsact(name, hook.direction))
                     pins.forget(self._folder, "clsact", name)
                 return
-        await self._nl.replace_qdisc_clsact(name)
+        await self._nl.change(AddClsact(name))
         pins.record(self._folder, "clsact", name)
         await self._filter(hook)
         with contextlib.suppress(FileNotFoundError):
@@ -239,9 +240,8 @@ class Attachment:
 
     async def _filter(self, hook: Hook) -> None:
         fd = self._dp.programs[hook.program]
-        await self._nl.attach_clsact(
-            hook.interface, fd, prog_name=hook.program, prio=pins.PRIO, direction=hook.direction
-        )
+        request = AttachClsact(hook.interface, hook.program, hook.direction)
+        await self._nl.change(request, [fd])
 
     async def _attach_xdp(self, hook: Hook) -> None:
         name = hook.interface

@@ -17,6 +17,7 @@ from mrcd.datapath.dial import Dial
 from mrcd.linux import interfaces
 from mrcd.linux.interfaces import Traffic
 from mrcd.linux.netlink import Netlink
+from mrcd.linux.privileged.requests import SetLink
 from mrcd.service.log import get_logger
 from mrcd.wire.abi import ABI
 
@@ -78,7 +79,7 @@ class CellSize:
     async def start(self) -> None:
         """Give the length to mrc0."""
         size, segs = self.gso
-        await self._nl.set_gso(self._mrc0, size=size, segs=segs)
+        await self._nl.change(SetLink(self._mrc0, gso_size=size, gso_segs=segs))
 
     async def follow(self) -> None:
         """Follow what the planes carry; runs until cancelled."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mrcd.datapath import pins
+from mrcd.linux.privileged.requests import DeleteAddress, DeleteLink, DeleteRoute, DetachClsact
 from mrcd.model import DetachReport
 
 if TYPE_CHECKING:
@@ -60,23 +61,23 @@ async def undo(nl: Netlink, folder: Path, keep: Collection[str] = ()) -> DetachR
     async def clsact(name: str) -> str:
         if nl.exists(name):
             for direction in ("ingress", "egress"):
-                await nl.detach_clsact(name, prio=pins.PRIO, direction=direction)
+                await nl.change(DetachClsact(name, direction))
         return f"clsact filter of {name}"
 
     async def route(record: str) -> str:
         name, prefix = pins.given(record)
         if nl.exists(name):
-            await nl.delete_route(prefix, dev=name)
+            await nl.change(DeleteRoute(prefix, name))
         return f"route {prefix} dev {name}"
 
     async def address(record: str) -> str:
         name, cidr = pins.given(record)
         if nl.exists(name):
-            await nl.delete_address(name, cidr)
+            await nl.change(DeleteAddress(name, cidr))
         return f"address {cidr} of {name}"
 
     async def device(name: str) -> str:
-        await nl.delete_link(name)
+        await nl.change(DeleteLink(name))
         return f"interface {name}"
 
     await undo_kind("clsact", clsact)

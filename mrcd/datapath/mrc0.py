@@ -36,6 +36,17 @@ from mrcd.datapath.datapath import DatapathError
 from mrcd.linux import ethtool, rtnl, sysfs
 from mrcd.linux.interfaces import Bucket
 from mrcd.linux.netlink import Netlink
+from mrcd.linux.privileged.requests import (
+    AddAddress,
+    CreateMacvlan,
+    CreateVeth,
+    CreateVxlan,
+    DeleteAddress,
+    DeleteLink,
+    RenameLink,
+    SetBucket,
+    SetLink,
+)
 from mrcd.service.log import get_logger
 from mrcd.wire.abi import ABI
 
@@ -172,7 +183,7 @@ async def ensure(nl: Netlink, config: Config, records: Path, mbps: int) -> bytes
         if made:
             await _create_macvlan(nl, config)
         else:
-            await nl.set_link(name, mtu=config.mtu)
+            await nl.change(SetLink(name, mtu=config.mtu))
     await _ensure_port(nl, config, records)
     if made:
         for cidr in given(records, name):
@@ -222,7 +233,7 @@ async def _remove_other_kind(nl: Netlink, config: Config, records: Path) -> None
     name = config.mrc0.name
     other = name if config.cells else f"{name}p"
     if other in pins.recorded(records, "device"):
-        await nl.delete_link(other)
+        await nl.change(DeleteLink(other))
         pins.forget(records, "device", other)
 
 
@@ -230,14 +241,14 @@ async def _ensure_pair(nl: Netlink, records: Path, name: str, other: str, *, mtu
     """Make a pair unless an earlier daemon has."""
     if nl.exists(name) and nl.exists(other):
         for interface in (name, other):
-            await nl.set_link(interface, mtu=mtu)
+            await nl.change(SetLink(interface, mtu=mtu))
         return
     for half in (name, other):  # of one that somebody moved away
-        await nl.delete_link(half)
+        await nl.change(DeleteLink(half))
     pins.record(records, "device", name)
     # The addresses are set here, because udev replaces the kernel's random ones a moment later
     # (MACAddressPolicy=persistent), and mrc0 would refuse packets to its former address.
-    await nl.create_veth(name, other, mtu=mtu, mac=_random(), peer_mac=_random())
+    await nl.change(CreateVeth(name, other, mtu, _random(), _random()))
 
 
 async def _ensure_port(nl: Netlink, config: Config, records: Path) -> None:
@@ -247,17 +258,17 @@ async def _ensure_port(nl: Netlink, config: Config, records: Path) -> None:
     recorded = pins.recorded(records, "device")
     there = nl.exists(name)
     if there and name in recorded and (wanted is None or rtnl.vxlan_port(nl.index(name)) != port):
-        await nl.delete_link(name)
+        await nl.change(DeleteLink(name))
         there = False
     if wanted is None:
         pins.forget(records, "device", name)
         return
     pins.record(records, "device", name)
     if there:
-        await nl.set_link(name, mtu=config.mtu)
+        await nl.change(SetLink(name, mtu=config.mtu))
         return
     with _needing("vxlan", "cells in UDP"):
-        await nl.create_vxlan(name, port, mtu=config.mtu, mac=_random())
+        await nl.change(CreateVxlan(name, port, config.mtu, _random()))
 
 
 async def _take_back(nl: Netlink, name: str) -> None:
@@ -267,7 +278,7 @@ async def _take_back(nl: Netlink, name: str) -> None:
     lower = nl.index(f"{name}p")
     for link in rtnl.links().values():
         if (link.kind, link.lower) == ("macvlan", lower):
-            await nl.rename_link(link.index, name)
+            await nl.change(RenameLink(link.index, name))
             log.warning(
                 "interface.repaired", about=f"{name} name", what=f"{name} is called {link.name}"
             )
@@ -277,7 +288,7 @@ async def _take_back(nl: Netlink, name: str) -> None:
 async def _create_macvlan(nl: Netlink, config: Config) -> None:
     name = config.mrc0.name
     with _needing("macvlan", "cells"):
-        await nl.create_macvlan(name, f"{name}p", mtu=config.mtu, mac=_random())
+        await nl.change(CreateMacvlan(name, f"{name}p", config.mtu, _random()))
 
 
 @contextlib.contextmanager
@@ -294,9 +305,9 @@ def _needing(module: str, what: str) -> Iterator[None]:
         ) from error
 
 
-def _random() -> bytes:
+def _random() -> str:
     """Return a random link-layer address: unicast, locally administered."""
-    return bytes((os.urandom(1)[0] & 0xFC | 0x02, *os.urandom(5)))
+    return bytes((os.urandom(1)[0] & 0xFC | 0x02, *os.urandom(5))).hex(":")
 
 
 async def _prepare(nl: Netlink, config: Config, mbps: int) -> None:
@@ -314,7 +325,7 @@ async def _prepare(nl: Netlink, config: Config, mbps: int) -> None:
     else:
         ((cut, link),) = data
         ethtool.set_features(cut, gro=True, **_CUT)
-        await nl.set_gso(cut, size=GSO[0], segs=GSO[1])
+        await nl.change(SetLink(cut, gso_size=GSO[0], gso_segs=GSO[1]))
     # GRO and NAPI at the other end merge deliveries; the end that sends them has no TSO and no GRO.
     ethtool.set_features(link, tso=False, gso=False, gro=False)
     _prepare_beat(config)
@@ -322,7 +333,7 @@ async def _prepare(nl: Netlink, config: Config, mbps: int) -> None:
     for interface in _steered(config):
         await sysfs.spread_receiving(interface, sysfs.UDEV_S)  # check_steering warns if this fails
     for interface in [*(one for pair in _pairs(config) for one in pair), config.mrc0.name]:
-        await nl.set_link(interface, arp=False, multicast=False, up=True)
+        await nl.change(SetLink(interface, arp=False, multicast=False, up=True))
     await _open_port(nl, config)
 
 
@@ -332,7 +343,7 @@ async def _open_port(nl: Netlink, config: Config) -> None:
     if name is None:
         return
     try:
-        await nl.set_link(name, arp=False, up=True)
+        await nl.change(SetLink(name, arp=False, up=True))
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise
@@ -409,7 +420,7 @@ def _forget(records: Path, name: str, cidr: str) -> None:
 async def retune(nl: Netlink, config: Config, mbps: int) -> None:
     """Set the token buckets to the time between two beats, and to what planes carry, Mb/s."""
     for interface, bucket in buckets(config, mbps).items():
-        await nl.set_bucket(interface, bucket)
+        await nl.change(SetBucket.of(interface, bucket))
 
 
 async def give_addresses(nl: Netlink, config: Config, records: Path) -> None:
@@ -417,9 +428,9 @@ async def give_addresses(nl: Netlink, config: Config, records: Path) -> None:
     name, wanted = config.mrc0.name, [str(address) for address in config.mrc0.addresses]
     for address in config.mrc0.addresses:
         bits = address.network.prefixlen
-        await nl.add_address(name, str(address))
+        await nl.change(AddAddress(name, str(address)))
         pins.record_given(records, "address", name, address.ip, bits)
     for cidr in given(records, name):
         if cidr not in wanted:
-            await nl.delete_address(name, cidr)
+            await nl.change(DeleteAddress(name, cidr))
             _forget(records, name, cidr)

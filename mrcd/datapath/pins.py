@@ -24,8 +24,6 @@ from pathlib import Path
 
 from mrcd.linux import mounts
 
-PRIO = 4971
-"""Priority of our clsact filters."""
 _RECORDS = ("device-", "clsact-", "address-", "route-")
 _KERNELS = ("maps.debug", "progs.debug")  # the kernel's own, at the top of a bpffs
 

@@ -8,6 +8,7 @@ from collections.abc import Container, Iterable
 from mrcd.config.config import Peer
 from mrcd.linux import sysfs
 from mrcd.linux.netlink import Netlink
+from mrcd.linux.privileged.requests import DeleteRoute, ReplaceRoute
 from mrcd.service.log import get_logger
 from mrcd.service.tasks import Tasks
 
@@ -73,7 +74,7 @@ class PeerRoutes:
     async def delete(self, prefixes: Iterable[str]) -> None:
         """Delete the routes to these prefixes, which no peer uses any more."""
         for prefix in prefixes:
-            await self._nl.delete_route(prefix, dev=self._dev)
+            await self._nl.change(DeleteRoute(prefix, self._dev))
 
     async def _install_waiting(self) -> None:
         """Install the waiting routes, including those requested meanwhile."""
@@ -92,4 +93,4 @@ class PeerRoutes:
         for prefix in peer.allowed:
             if prefix.version not in versions:
                 continue
-            await self._nl.replace_route(str(prefix), dev=self._dev, mtu=mtu, ecn=True)
+            await self._nl.change(ReplaceRoute(str(prefix), self._dev, mtu=mtu, ecn=True))

@@ -13,6 +13,7 @@ from mrcd.config.config import Current
 from mrcd.datapath import pins
 from mrcd.fabric import underlay
 from mrcd.linux.interfaces import NeighborChanged
+from mrcd.linux.privileged.requests import AddAddress, ReplaceRoute
 from mrcd.planes.ground import Nics
 from mrcd.planes.plane import Plane
 from mrcd.service.log import get_logger
@@ -112,11 +113,11 @@ class Gateways:
         bits = underlay.on_link(fabric, host, plane.index).prefixlen
         there = {ip_interface(text).ip for text in await nl.addresses(name)}
         if address not in there:
-            await nl.add_address(name, f"{address}/{bits}")
+            await nl.change(AddAddress(name, f"{address}/{bits}"))
             pins.record_given(self._records, "address", name, address, bits)
         prefix = underlay.destinations(fabric, plane.index)
         if str(prefix) not in {route.dst for route in await nl.routes(name)}:
-            await nl.replace_route(str(prefix), dev=name, via=self._gateway(plane))
+            await nl.change(ReplaceRoute(str(prefix), name, self._gateway(plane)))
             pins.record_given(
                 self._records, "route", name, prefix.network_address, prefix.prefixlen
             )

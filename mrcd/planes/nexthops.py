@@ -20,6 +20,7 @@ from mrcd.linux.interfaces import Link, NeighborChanged
 from mrcd.linux.neighbortable import neighbor_limit
 from mrcd.linux.netlink import Netlink, NetlinkFailed
 from mrcd.linux.pathmtu import send_probe
+from mrcd.linux.privileged.requests import VerifyNeighbor
 from mrcd.service.log import get_logger
 from mrcd.service.tasks import Tasks
 
@@ -265,7 +266,7 @@ class NextHops:
         for via in {hop.via for hop in self._hops.values() if hop.plane == plane and hop.via}:
             with contextlib.suppress(OSError):  # the link may be down; they verify us, too
                 self._nl.nudge_neighbor(link.name, via)
-                await self._nl.verify_neighbor(link.name, via)
+                await self._nl.change(VerifyNeighbor(link.name, via))
 
     async def verify(self) -> None:
         """Have all neighbours verified now and then; runs until cancelled."""
@@ -275,4 +276,4 @@ class NextHops:
             for plane, via in known:
                 link = self._links[plane]
                 if link.up and link.carrier and via is not None:
-                    await self._nl.verify_neighbor(link.name, via)
+                    await self._nl.change(VerifyNeighbor(link.name, via))

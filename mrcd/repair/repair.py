@@ -21,6 +21,7 @@ from mrcd.datapath.attachment import Attachment, Hook
 from mrcd.datapath.datapath import DatapathError
 from mrcd.linux import ethtool
 from mrcd.linux.netlink import Netlink
+from mrcd.linux.privileged.requests import RenameLink, SetBucket, SetLink
 from mrcd.linux.rtnl import Changed, News
 from mrcd.planes.planes import Planes
 from mrcd.repair import reading
@@ -242,15 +243,15 @@ class Repair:
         name = finding.item
         link = next(each for each in wanted.links if each.name == name)
         if finding.kind is Kind.RENAMED:
-            await self._nl.rename_link(link.index, name)
+            await self._nl.change(RenameLink(link.index, name))
         elif finding.kind is Kind.CAPTURED:
-            await self._nl.release_link(name)
-        elif finding.kind is Kind.MAC:
-            await self._nl.set_link(name, mac=link.mac)
+            await self._nl.change(SetLink(name, master=0))
+        elif finding.kind is Kind.MAC and link.mac is not None:
+            await self._nl.change(SetLink(name, mac=link.mac.hex(":")))
         elif finding.kind is Kind.GSO and link.gso is not None:
-            await self._nl.set_gso(name, size=link.gso[0], segs=link.gso[1])
+            await self._nl.change(SetLink(name, gso_size=link.gso[0], gso_segs=link.gso[1]))
         elif finding.kind is Kind.BUCKET and link.bucket is not None:
-            await self._nl.set_bucket(name, link.bucket)
+            await self._nl.change(SetBucket.of(name, link.bucket))
         elif finding.kind is Kind.OFFLOADS and link.offloads is not None:
             there = reading.offloads([name]).get(name, link.offloads)
             change = {each: on for each, on in link.offloads.items() if there[each] != on}

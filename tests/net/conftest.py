@@ -35,7 +35,7 @@ def make_lab(worker_name: str) -> Iterator[MakeLab]:
 
 
 @pytest.fixture(scope="module")
-def modulelabs() -> Iterator[MakeLab]:
+def module_labs() -> Iterator[MakeLab]:
     """Build labs like `make_lab`, but for all tests of a module to share."""
     with labs(f"k{os.getpid()}") as make:
         yield make

@@ -16,8 +16,10 @@ import pytest
 
 from cli.lab import impair
 from cli.lab.faults import PPM, Impairment
-from mrcd.linux import ethtool, netns
+from mrcd.linux import ethtool, netns, rtnl
+from mrcd.linux.interfaces import Bucket
 from mrcd.linux.netlink import LinkChanged, NeighborChanged, Netlink, NetlinkFailed, Nexthop, Resync
+from mrcd.linux.privileged.requests import SetBucket, VerifyNeighbor
 
 T = TypeVar("T")
 MAC = bytes.fromhex("020000000001")
@@ -269,10 +271,10 @@ def test_ethtool__features_are_set_and_read_by_name(spaces: tuple[str, str]) -> 
             ethtool.named_features("nic9")
 
 
-def test_set_gso__bounds_what_tcp_builds(spaces: tuple[str, str]) -> None:
+def test_set_link__bounds_what_tcp_builds(spaces: tuple[str, str]) -> None:
     async def work(nl: Netlink) -> None:
         await cable(nl, spaces[1])
-        await nl.set_gso("a", size=65000, segs=5)
+        await nl.set_link("a", gso_size=65000, gso_segs=5)
 
     inside(spaces[0], work)
     shown = subprocess.run(
@@ -304,3 +306,33 @@ def test_ethtool__features_are_set_and_read(spaces: tuple[str, str]) -> None:
         assert (features.gro, features.tx_checksum, features.tso) == (False, True, True)
         with pytest.raises(OSError, match="could not set gro of nic9: No such device"):
             ethtool.set_features("nic9", gro=True)
+
+
+@pytest.mark.parametrize("rate", [6_600, 132_000, 250_000_000])
+def test_set_bucket__keeps_the_depth_to_the_byte(spaces: tuple[str, str], rate: int) -> None:
+    """As far as the kernel can tell: it keeps it as a number of ticks of 64 ns."""
+    bucket = Bucket(rate, 132, 2112)
+
+    async def work(nl: Netlink) -> None:
+        await cable(nl, spaces[1])
+        await nl.change(SetBucket.of("a", bucket))
+        with netns.entered(spaces[0]):
+            (found,) = rtnl.buckets([nl.index("a")]).values()
+        assert (found.rate, found.limit) == (bucket.rate, bucket.limit)
+        assert abs(found.burst - bucket.burst) <= 1 + rate * 64 // 1_000_000_000
+
+    inside(spaces[0], work)
+
+
+def test_verify_neighbor__leaves_a_permanent_one_alone(spaces: tuple[str, str]) -> None:
+    async def work(nl: Netlink) -> None:
+        await cable(nl, spaces[1])
+        await nl.add_neighbor("a", "192.0.2.2", MAC)
+        await nl.change(VerifyNeighbor("a", "192.0.2.2"))
+        await nl.change(VerifyNeighbor("nothing", "192.0.2.2"))  # it may have gone
+
+    inside(spaces[0], work)
+    shown = subprocess.run(
+        ["ip", "-n", spaces[0], "neighbor"], capture_output=True, text=True, check=True
+    )
+    assert shown.stdout.split()[-1] == "PERMANENT"

@@ -8,6 +8,8 @@ idempotent where that has a meaning: adding what is there and deleting what is n
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from mrcd.linux.interfaces import (
     Event,
     FibRoute,
@@ -20,11 +22,12 @@ from mrcd.linux.interfaces import (
     Route,
     Way,
 )
+from mrcd.linux.netlink import changes
+from mrcd.linux.netlink.changes import Changing
 from mrcd.linux.netlink.connection import NetlinkFailed
-from mrcd.linux.netlink.queues import Queues
-from mrcd.linux.netlink.routes import Routes
 from mrcd.linux.netlink.watch import Watch
-from mrcd.linux.netlink.ways import Ways
+from mrcd.linux.privileged import client
+from mrcd.linux.privileged.requests import Request
 
 __all__ = [
     "Event",
@@ -43,9 +46,24 @@ __all__ = [
 ]
 
 
-class Netlink(Routes, Ways, Queues):
+class Netlink(Changing):
     """A conversation with the kernel in one network namespace.
 
     Use as `async with Netlink() as nl` (the caller's namespace) or
-    `Netlink("name")` (one of `ip netns`). All names are interface names there.
+    `Netlink("name")` (one of `ip netns`). All names are interface names there. Reading needs no
+    capability.
     """
+
+    async def change(self, request: Request, fds: Sequence[int] = ()) -> None:
+        """Have a request carried out, by the privileged process where there is one.
+
+        `fds` are descriptors that go with it. Raises NetlinkFailed if the kernel refuses.
+        """
+        channel = client.current() if self.netns is None else None
+        if channel is None:
+            await changes.carry_out(self, request, fds)
+            return
+        try:
+            channel.ask(request, fds)
+        except OSError as error:
+            raise NetlinkFailed(error.errno, error.strerror) from None

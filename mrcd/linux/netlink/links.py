@@ -153,8 +153,17 @@ class Links(Connection):
         arp: bool | None = None,
         multicast: bool | None = None,
         mac: bytes | None = None,
+        gso_size: int | None = None,
+        gso_segs: int | None = None,
+        master: int | None = None,
     ) -> None:
-        """Change the settings of an interface that are not None."""
+        """Change the settings of an interface that are not None.
+
+        `gso_size` and `gso_segs` bound the segments that TCP builds, in bytes and in packets.
+        Longer ones are cut into single packets on their way to the interface. A connection learns
+        of new values when its route is looked up again. Up to 64 KiB the size applies to IPv4 and
+        to IPv6 alike (netif_set_gso_max_size). A `master` of 0 takes it out of a bridge or bond.
+        """
         if multicast is not None:
             flags = {"flags": _IFF_MULTICAST * multicast, "change": _IFF_MULTICAST}
             with trying(f"set multicast {multicast} on link {name}"):
@@ -168,6 +177,10 @@ class Links(Connection):
             spec["arp"] = arp
         if mac is not None:
             spec["address"] = mac_text(mac)
+        given = {"gso_max_size": gso_size, "gso_max_segs": gso_segs, "master": master}
+        spec |= {key: value for key, value in given.items() if value is not None}
+        if not spec:
+            return
         shown = ", ".join(f"{key} {value}" for key, value in spec.items())
         with trying(f"set {shown} on link {name}"):
             await self._ipr.link("set", index=self.index(name), **spec)
@@ -183,22 +196,6 @@ class Links(Connection):
             with trying(f"set link {index} down and rename it to {name}"):
                 await self._ipr.link("set", index=index, state="down")
                 await self._ipr.link("set", index=index, ifname=name)
-
-    async def release_link(self, name: str) -> None:
-        """Take an interface out of the bridge or bond that it belongs to."""
-        with trying(f"take link {name} out of its master"):
-            await self._ipr.link("set", index=self.index(name), master=0)
-
-    async def set_gso(self, name: str, *, size: int, segs: int) -> None:
-        """Set the largest segment that TCP builds for an interface, in bytes and in packets.
-
-        Longer ones are cut into single packets on their way to the interface. A connection learns
-        of the new values when its route is looked up again. Up to 64 KiB the size applies to IPv4
-        and to IPv6 alike (netif_set_gso_max_size).
-        """
-        spec = {"gso_max_size": size, "gso_max_segs": segs}
-        with trying(f"set GSO to {size} bytes, {segs} packets on link {name}"):
-            await self._ipr.link("set", index=self.index(name), **spec)
 
     async def move_link(self, name: str, netns: str, new_name: str, mtu: int) -> None:
         """Move an interface to another namespace, under a new name; it is down afterwards."""

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pyroute2.netlink import NLM_F_ACK, NLM_F_CREATE, NLM_F_REPLACE, NLM_F_REQUEST
 from pyroute2.netlink.rtnl import RTM_NEWQDISC, TC_H_ROOT
-from pyroute2.netlink.rtnl.tcmsg import plugins, sched_bpf, sched_pfifo, tcmsg
+from pyroute2.netlink.rtnl.tcmsg import plugins, sched_bpf, sched_pfifo, sched_tbf, tcmsg
 
 from mrcd.linux.interfaces import Bucket
 from mrcd.linux.netlink.connection import Connection, trying
@@ -30,10 +32,25 @@ def _extend_bpf() -> None:
 
 
 _extend_bpf()
+
+
+def _extend_tbf() -> None:
+    """Add the attributes of linux/pkt_sched.h that pyroute2 0.9.7 lacks: depths in bytes."""
+    if sched_tbf.options.nla_map[-1][0] == "TCA_TBF_PTAB":
+        sched_tbf.options.nla_map = (
+            *sched_tbf.options.nla_map,
+            ("TCA_TBF_RATE64", "uint64"),
+            ("TCA_TBF_PRATE64", "uint64"),
+            ("TCA_TBF_BURST", "uint32"),
+        )
+
+
+_extend_tbf()
 plugins.setdefault("bfifo", sched_pfifo)  # the same options, but its limit is in bytes
 
 
 _TBF, _TBF_CLASS = 0x10000, 0x10001
+_ETHERNET = 1  # TC_LINKLAYER_ETHERNET: a rate without a table
 
 
 class Queues(Connection):
@@ -56,12 +73,14 @@ class Queues(Connection):
 
     async def set_bucket(self, name: str, bucket: Bucket) -> None:
         """Make the root queue of `name` a token bucket, or change it; packets in it stay."""
-        await self.replace_tbf(
-            name,
-            rate_bytes_per_s=bucket.rate,
-            burst_bytes=bucket.burst + 3,  # pyroute2 writes it as a time, which rounds it down
-            limit_bytes=bucket.limit,
-        )
+        # The library would write the depth as a time, which rounds it by some bytes or hundreds.
+        parms = {"rate": bucket.rate, "limit": bucket.limit, "rate___reserved": _ETHERNET}
+        options = [("TCA_TBF_PARMS", parms), ("TCA_TBF_BURST", bucket.burst)]
+        message = tcmsg()
+        message["index"] = self.index(name)
+        message["parent"] = TC_H_ROOT
+        message["attrs"] = [("TCA_KIND", "tbf"), ("TCA_OPTIONS", {"attrs": options})]
+        await self._install_qdisc(f"a token bucket of {bucket.rate} B/s", name, message)
 
     async def replace_htb(
         self,
@@ -107,8 +126,11 @@ class Queues(Connection):
         message["index"] = self.index(name)
         message["parent"] = _TBF_CLASS if below_tbf else TC_H_ROOT
         message["attrs"] = [("TCA_KIND", kind)]
+        await self._install_qdisc(f"qdisc {kind}", name, message)
+
+    async def _install_qdisc(self, what: str, name: str, message: Any) -> None:
         flags = NLM_F_REQUEST | NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE
-        with trying(f"set qdisc {kind} on {name}"):
+        with trying(f"set {what} on {name}"):
             async for _ in await self._ipr.nlm_request(message, RTM_NEWQDISC, flags):
                 pass
 

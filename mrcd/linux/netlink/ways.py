@@ -11,7 +11,7 @@ from mrcd.linux.interfaces import Way
 from mrcd.linux.netlink.connection import NetlinkFailed, family_of, trying
 from mrcd.linux.netlink.neighbors import Neighbors
 
-_NUD_PROBE = 0x10
+_NUD_PROBE, _NUD_FIXED = 0x10, 0x40 | 0x80  # NOARP, PERMANENT
 _NO_WAY = {errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENODEV, errno.EINVAL}
 
 
@@ -35,13 +35,17 @@ class Ways(Neighbors):
         """Make the kernel ask a neighbour whether it is still where it was.
 
         If it does not answer, the kernel forgets its address, which is reported as `failed`. What
-        the kernel does not know at all is not asked for.
+        the kernel does not know at all is not asked for, nor what the operator has made permanent.
         """
         with (
-            contextlib.suppress(NetlinkFailed),
+            contextlib.suppress(NetlinkFailed),  # the interface may have gone
             trying(f"verify neighbour {ip} on {dev}", missing_ok=True),
         ):
-            await self._ipr.neigh("change", dst=ip, ifindex=self.index(dev), state=_NUD_PROBE)
+            index = self.index(dev)
+            for known in await self._ipr.neigh("get", dst=ip, ifindex=index):
+                if known["state"] & _NUD_FIXED:
+                    return
+            await self._ipr.neigh("change", dst=ip, ifindex=index, state=_NUD_PROBE)
 
 
 def _way(message: Any, ip: str) -> Way:

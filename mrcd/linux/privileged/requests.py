@@ -11,9 +11,13 @@ import json
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from mrcd.linux.interfaces import Bucket
+
 BYTES_MAX = 1 << 16
 """No request and no answer is longer."""
 FDS_MAX = 3
+FILTER_PRIO = 4971
+"""Of our filters, where the kernel has no tcx."""
 
 
 class Malformed(Exception):
@@ -183,6 +187,11 @@ class SetBucket:
     rate: int
     burst: int
     limit: int
+
+    @classmethod
+    def of(cls, name: str, bucket: Bucket) -> SetBucket:
+        """Ask for a bucket on an interface."""
+        return cls(name, bucket.rate, bucket.burst, bucket.limit)
 
     def what(self) -> str:
         """Say what is asked, for errors."""

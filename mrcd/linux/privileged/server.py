@@ -6,6 +6,7 @@ Descriptor 0 is the channel to the daemon. When the daemon closes it or dies, th
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -15,13 +16,14 @@ import socket
 import struct
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from ipaddress import ip_address
 from typing import Any
 
-from mrcd.linux import bpf, rights, sysfs
+from mrcd.linux import bpf, ethtool, rights, rtnl, sysfs
 from mrcd.linux.boundsocket import plane_socket, receive_nothing
-from mrcd.linux.privileged import ethtool, permits, requests, rtnetlink
+from mrcd.linux.netlink import Netlink, changes
+from mrcd.linux.privileged import permits, requests
 from mrcd.linux.privileged.permits import Permits, Refused, Undone
 from mrcd.linux.privileged.requests import BYTES_MAX, FDS_MAX, Request
 
@@ -49,42 +51,14 @@ class Server:
         self._stamp: list[tuple[int, int]] = []
         self._undone = recorded(folder)
         self._called: dict[int, str] = {}  # interfaces by index, as the configuration names them
-        self._netlink = rtnetlink.RouteNetlink()
+        self._loop = asyncio.new_event_loop()
+        self._netlink = self._loop.run_until_complete(Netlink().__aenter__())
         self._loaders: set[int] = set()  # pidfds
-        self._work = self._without_fds()
         self._work_with_fds: dict[type[Request], Callable[[Any, list[int]], _Answer]] = {
-            requests.AttachClsact: self._attach_clsact,
             requests.CreateLink: self._create_link,
             requests.RawSocket: self._raw_socket,
             requests.ForceBuffer: self._force_buffer,
             requests.Load: self._load,
-        }
-
-    def _without_fds(self) -> dict[type[Request], Callable[[Any], Any]]:
-        netlink = self._netlink
-        return {
-            requests.CreateVeth: netlink.create_veth,
-            requests.CreateMacvlan: netlink.create_macvlan,
-            requests.CreateVxlan: netlink.create_vxlan,
-            requests.DeleteLink: self._delete_link,
-            requests.SetLink: netlink.set_link,
-            requests.RenameLink: self._rename_link,
-            requests.AddAddress: netlink.add_address,
-            requests.DeleteAddress: netlink.delete_address,
-            requests.ReplaceRoute: netlink.replace_route,
-            requests.DeleteRoute: netlink.delete_route,
-            requests.VerifyNeighbor: netlink.verify_neighbor,
-            requests.SetBucket: netlink.set_bucket,
-            requests.AddClsact: netlink.add_clsact,
-            requests.DetachClsact: netlink.detach_clsact,
-            requests.SetFeatures: ethtool.set_features,
-            requests.SpreadReceiving: lambda request: sysfs.write_steering(request.name),
-            requests.WriteSysctls: lambda request: sysfs.write_sysctls(request.name),
-            requests.ForgetIpv4Routes: lambda _request: sysfs.forget_ipv4_routes(),
-            requests.QueryLine: lambda asked: bpf.line(
-                rtnetlink.index_of(asked.name), asked.attach
-            ),
-            requests.NameProgram: lambda asked: bpf.named(asked.ident, asked.ifindex),
         }
 
     def permit(self, text: str) -> None:
@@ -239,34 +213,33 @@ class Server:
         with_fds = self._work_with_fds.get(type(request))
         if with_fds is not None:
             return with_fds(request, fds)
-        return self._work[type(request)](request), []
+        if type(request) not in changes.KINDS:
+            return OTHERS[type(request)](request), []
+        if isinstance(request, requests.RenameLink):
+            self._check_renaming(request)
+        if isinstance(request, requests.AttachClsact):
+            _first(fds)
+        if not isinstance(request, requests.DeleteLink) or _kind(request.name) in _VIRTUAL:
+            # What is no device of ours is left where it is.
+            self._loop.run_until_complete(self._netlink.change(request, fds))
+        return None, []
 
-    def _delete_link(self, request: requests.DeleteLink) -> None:
-        """Delete an interface, but none that no mrcd can have made."""
-        if self._netlink.kind(request.name) in _VIRTUAL:
-            self._netlink.delete_link(request)
-
-    def _rename_link(self, request: requests.RenameLink) -> None:
-        """Rename an interface of ours, but none that never had the name.
+    def _check_renaming(self, request: requests.RenameLink) -> None:
+        """Raise Refused unless an interface is ours and had the name.
 
         A macvlan on the lower interface of mrc0 is mrc0, whatever it has been called meanwhile.
         """
-        kind = self._netlink.kind(request.index)
+        link = rtnl.links().get(request.index)
+        kind = "" if link is None else link.kind
         ours = kind in _VIRTUAL and self._called.get(request.index) == request.name
-        if not ours and kind == "macvlan" and self._permits is not None:
+        if link is not None and not ours and kind == "macvlan" and self._permits is not None:
             mrc0 = self._permits.mrc0
-            lower = self._netlink.lower(request.index)
-            ours = request.name == mrc0 and lower == _index(f"{mrc0}p") != 0
+            ours = request.name == mrc0 and link.lower == _index(f"{mrc0}p") != 0
         if not ours:
             raise Refused(1, f"refused to {request.what()}: it never had that name")
-        self._netlink.rename_link(request)
-
-    def _attach_clsact(self, request: requests.AttachClsact, fds: list[int]) -> _Answer:
-        self._netlink.attach_clsact(request, _first(fds))
-        return None, []
 
     def _create_link(self, request: requests.CreateLink, fds: list[int]) -> _Answer:
-        index = rtnetlink.index_of(request.name)
+        index = self._netlink.index(request.name)
         link = bpf.create_link(_first(fds), index, request.attach, flags=request.flags)
         return None, [link]
 
@@ -313,6 +286,32 @@ def _file_of(content: bytes) -> Iterator[int]:
         yield fd
     finally:
         os.close(fd)
+
+
+def _kind(name: str) -> str:
+    """Return the type of a virtual interface; empty if it is a NIC or not there."""
+    found = rtnl.links().get(_index(name))
+    return "" if found is None else found.kind
+
+
+def _line(asked: requests.QueryLine) -> list[int]:
+    return bpf.line(socket.if_nametoindex(asked.name), asked.attach)
+
+
+def _set_features(asked: requests.SetFeatures) -> None:
+    wanted = asdict(asked)
+    ethtool.set_features(wanted.pop("name"), **wanted)
+
+
+OTHERS: dict[type[Request], Callable[[Any], Any]] = {
+    requests.SetFeatures: _set_features,
+    requests.SpreadReceiving: lambda asked: sysfs.write_steering(asked.name),
+    requests.WriteSysctls: lambda asked: sysfs.write_sysctls(asked.name),
+    requests.ForgetIpv4Routes: lambda _asked: sysfs.forget_ipv4_routes(),
+    requests.QueryLine: _line,
+    requests.NameProgram: lambda asked: bpf.named(asked.ident, asked.ifindex),
+}
+"""What is done without descriptors and netlink."""
 
 
 def _index(name: str) -> int:

@@ -14,6 +14,7 @@ from mrcd.config import config
 from mrcd.engine import interfaces
 from mrcd.engine.interfaces import OurInterfaces
 from mrcd.fabric import description
+from mrcd.linux.privileged.requests import SetBucket
 
 
 class Kernel:
@@ -23,10 +24,10 @@ class Kernel:
         self.rates: dict[str, int] = {}
         self.gone = False
 
-    async def set_bucket(self, interface: str, bucket: Any) -> None:
+    async def change(self, request: SetBucket) -> None:
         if self.gone:
             raise OSError(errno.ENODEV, "No such device")
-        self.rates[interface] = bucket.rate
+        self.rates[request.name] = request.rate
 
 
 @pytest.fixture

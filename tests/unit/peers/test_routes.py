@@ -12,6 +12,7 @@ import pytest
 from mrcd.config.config import Peer
 from mrcd.fabric.description import Host
 from mrcd.linux import sysfs
+from mrcd.linux.privileged.requests import DeleteRoute, ReplaceRoute
 from mrcd.peers.routes import PeerRoutes
 from mrcd.service.tasks import Tasks
 
@@ -23,18 +24,17 @@ class Kernel:
     routes: dict[str, int] = field(default_factory=dict)
     log: list[tuple[str, int]] = field(default_factory=list)
 
-    async def replace_route(self, dst: str, *, dev: str, mtu: int, ecn: bool) -> None:
-        """Replace a route, like Netlink's method."""
+    async def change(self, request: ReplaceRoute | DeleteRoute) -> None:
+        """Replace or delete a route, as Netlink does."""
         await asyncio.sleep(0)
-        assert (dev, ecn) == ("mrc0", True)
-        self.routes[dst] = mtu
-        self.log.append((dst, mtu))
-
-    async def delete_route(self, dst: str, *, dev: str) -> None:
-        """Delete a route, like Netlink's method."""
-        await asyncio.sleep(0)
-        assert dev == "mrc0"
-        del self.routes[dst]
+        assert request.dev == "mrc0"
+        if isinstance(request, DeleteRoute):
+            del self.routes[request.dst]
+            return
+        assert request.ecn
+        assert request.mtu is not None
+        self.routes[request.dst] = request.mtu
+        self.log.append((request.dst, request.mtu))
 
 
 def peer(number: int, *more: str) -> Peer:
@@ -133,7 +133,7 @@ def test_want__what_was_refused_is_still_wanted() -> None:
         async def refuse(dst: str, **_: object) -> None:
             raise OSError(f"no {dst}")
 
-        at.kernel.replace_route = refuse  # type: ignore[method-assign]
+        at.kernel.change = refuse  # type: ignore[method-assign]
         at.routes.want(peer(1), 1400)
         await at.settle()
         assert at.kernel.routes == {}

@@ -15,6 +15,7 @@ import pytest
 from mrcd.config import config
 from mrcd.fabric import description, underlay
 from mrcd.linux.interfaces import Link, NeighborChanged
+from mrcd.linux.privileged.requests import AddAddress, ReplaceRoute
 from mrcd.planes import gateways
 from mrcd.planes.gateways import Gateways
 from mrcd.planes.ground import Nics
@@ -44,16 +45,16 @@ class Kernel:
     async def addresses(self, name: str) -> list[str]:
         return self.given.get(name, [])
 
-    async def add_address(self, name: str, address: str) -> None:
-        self.given.setdefault(name, []).append(address)
+    async def change(self, request: AddAddress | ReplaceRoute) -> None:
+        if isinstance(request, AddAddress):
+            self.given.setdefault(request.name, []).append(request.cidr)
+            return
+        if request.dev in self.down:
+            raise self.down[request.dev]
+        self.routed.setdefault(request.dev, []).append(request.dst)
 
     async def routes(self, name: str) -> list[SimpleNamespace]:
         return [SimpleNamespace(dst=dst) for dst in self.routed.get(name, [])]
-
-    async def replace_route(self, dst: str, *, dev: str, via: str) -> None:
-        if dev in self.down:
-            raise self.down[dev]
-        self.routed.setdefault(dev, []).append(dst)
 
     async def resolve_neighbor(self, name: str, _ip: str, _wait_s: float) -> bytes | None:
         self.asked.append(name)

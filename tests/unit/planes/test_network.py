@@ -17,6 +17,7 @@ from mrcd.config.config import Config
 from mrcd.fabric.hosts import Address
 from mrcd.linux.interfaces import Link, NeighborChanged
 from mrcd.linux.netlink import Netlink
+from mrcd.linux.privileged.requests import VerifyNeighbor
 from mrcd.planes import network
 from mrcd.planes.ground import Nics
 from mrcd.planes.network import AnyNetwork, Found
@@ -68,7 +69,7 @@ class Kernel:
     def nudge_neighbor(self, _name: str, ip: str) -> None:
         self.nudged.append(ip)
 
-    async def verify_neighbor(self, _name: str, _ip: str) -> None:
+    async def change(self, _request: VerifyNeighbor) -> None:
         await asyncio.sleep(0)
 
 

@@ -13,6 +13,7 @@ import pytest
 from mrcd.config.config import Peer
 from mrcd.fabric import network
 from mrcd.linux.interfaces import Link, NeighborChanged, Way
+from mrcd.linux.privileged.requests import VerifyNeighbor
 from mrcd.planes import nexthops
 from mrcd.planes.nexthops import Hop, NextHops
 from mrcd.service.tasks import Tasks
@@ -42,8 +43,8 @@ class Kernel:
     def nudge_neighbor(self, _dev: str, ip: str) -> None:
         self.nudged.append(ip)
 
-    async def verify_neighbor(self, _dev: str, ip: str) -> None:
-        self.verified.append(ip)
+    async def change(self, request: VerifyNeighbor) -> None:
+        self.verified.append(request.ip)
 
 
 class Bench:

@@ -15,6 +15,7 @@ from structlog.testing import capture_logs
 from mrcd.datapath.attachment import Hook
 from mrcd.datapath.datapath import DatapathError
 from mrcd.linux.interfaces import Ahead, LinkState
+from mrcd.linux.privileged.requests import RenameLink, Request, SetLink
 from mrcd.linux.rtnl import Changed
 from mrcd.repair import reading, repair
 from mrcd.repair.repair import Means, Repair
@@ -93,14 +94,8 @@ class Host:
     async def attach(self, hooks: Sequence[Hook]) -> None:
         self.note([hook.pin for hook in hooks])
 
-    async def set_link(self, name: str, *, mac: bytes) -> None:
-        self.note((name, mac))
-
-    async def set_gso(self, name: str, *, size: int, segs: int) -> None:
-        self.note((name, size, segs))
-
-    async def rename_link(self, index: int, name: str) -> None:
-        self.note((index, name))
+    async def change(self, request: Request) -> None:
+        self.note(request)
 
     def mrc0(self, **change: object) -> None:
         link = replace(GOOD.links[8], **change)  # type: ignore[arg-type]
@@ -128,9 +123,9 @@ def test_nothing_is_done_where_nothing_differs(host: Host) -> None:
     [
         ({"mtu": 1500}, ["remake"]),
         ({"mtu": 1500, "up": False, "arp": True}, ["remake"]),
-        ({"mac": b"\4" * 6}, [("mrc0", b"\2" * 6)]),
-        ({"gso": (1, 1)}, [("mrc0", 65000, 7)]),
-        ({"name": "foo"}, [(8, "mrc0")]),
+        ({"mac": b"\4" * 6}, [SetLink("mrc0", mac="02:02:02:02:02:02")]),
+        ({"gso": (1, 1)}, [SetLink("mrc0", gso_size=65000, gso_segs=7)]),
+        ({"name": "foo"}, [RenameLink(8, "mrc0")]),
     ],
 )
 def test_property_of_mrc0_is_put_right_once(
