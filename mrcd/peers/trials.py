@@ -44,6 +44,9 @@ LONG_LOST = 3
 ROUNDS = 3
 """So often in a row data is lost between two other packets that get through, before a plane counts
 as one that swallows it: one that comes and goes loses both."""
+SHORT = 128
+"""Bytes of a packet that nobody takes for long. Where such packets arrive and none of the least
+length that matters does, it is their length by which they are lost, and not a full queue."""
 _POLL_S = 0.002
 """First pause between two looks for an answer; most come at once."""
 
@@ -256,11 +259,13 @@ class Trials:
         """Return whether a plane swallows data, which was lost since `began`; None: it is dead.
 
         A plane that is dead for a moment loses trials, and answers probes a moment later. So data
-        has to be lost again and again while others get through before and after it.
+        has to be lost again and again while others get through before and after it. Where data does
+        get through, short packets of it are tried as well: if they are lost, too, a queue is full.
         """
         for _ in range(ROUNDS):
-            if self._since(peer, plane, "delivered_ns", began) and not tried.plain:
-                return False  # data does get through: the trials were lost in a queue
+            arrives = self._since(peer, plane, "delivered_ns", began) and not tried.plain
+            if arrives and not await self._passes(peer, plane, SHORT, tried.framing, 1):
+                return False
             if not await self._reached(peer, plane):
                 return None
             if await self._passes(peer, plane, largest.LEAST, tried.framing, HASTY):

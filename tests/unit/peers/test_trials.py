@@ -256,6 +256,16 @@ def test_data_that_arrives_is_not_lost(network: Network) -> None:
     assert sessions.swallowed == {0: False, 1: False}
 
 
+def test_data_is_lost_where_only_short_packets_arrive(network: Network) -> None:
+    """Pings and acknowledgements do, and nothing else."""
+    network.fits[1] = 400
+    network.delivers[1] = True
+    sessions = Sessions()
+    made = looked(network, sessions)
+    assert made.ways["b", 1].swallowed_ns is not None
+    assert sessions.swallowed == {0: False, 1: True}
+
+
 def test_data_is_not_called_lost_because_of_trials_alone(network: Network) -> None:
     """Nothing was sent: a peer that answers no trial may take data."""
     network.fits = {0: 0, 1: 0}
