@@ -29,7 +29,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from mrcd.fabric import description
-from vm import machines, measure, plain, provision, readme, steps
+from vm import machines, measure, plain, provision, readme, steps, taps
 from vm.clock import CLOCK
 from vm.machines import Machine
 from vm.qemu import NICS, Image, MachineFailed, Vm, accelerator
@@ -41,7 +41,7 @@ BUILD = ROOT / "build" / "vm"
 PAYLOAD_MB = 64
 MEMORY_MB = {"host": 1024, "switches": 512}
 # Tests that a guest runs with the package's Python.
-GUEST_TESTS = tuple(f"tests/bpf/{name}.py" for name in ("rig", "packets", "interrupted"))
+GUEST_TESTS = ("rigs/rig.py", "rigs/packets.py", "tests/bpf/interrupted.py")
 # Compiling the programs takes 2 s on a real processor. An emulated one exceeds the time-outs
 # of systemd and its watchdog. The guest's clock also keeps running while qemu is stopped.
 SLOW_UNIT = "[Service]\nTimeoutStartSec=1h\nTimeoutStopSec=10min\nWatchdogSec=1h\n"
@@ -76,19 +76,23 @@ def explain(check: Check, folder: Path) -> None:
 
 @contextlib.contextmanager
 def running(
-    fleet: Sequence[Machine], image: Image, deb: Path, minutes: float, nic: str
+    fleet: Sequence[Machine], image: Image, deb: Path, minutes: float, nic: str, queues: int
 ) -> Iterator[Check]:
     """Yield a check with all machines of the fabric, not yet started; stop them at the end."""
     # The path of a unix socket has at most 107 characters, so the folder is in /tmp.
-    with tempfile.TemporaryDirectory(prefix="mrcd-vm-") as name:
-        folder = Path(name)
+    cables = {nic.cable for machine in fleet for nic in machine.nics}
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mrcd-vm-")))
+        space = stack.enter_context(taps.made(cables)) if queues > 1 else None
         payload = make_payload(folder, deb)
         vms: dict[str, Vm] = {}
         cabled: set[int] = set()
         for machine in fleet:
             near = frozenset(nic.cable for nic in machine.nics) - cabled
             memory_mb = MEMORY_MB[machine.role]
-            vms[machine.name] = Vm(machine, image, payload, folder, memory_mb, near, nic)
+            vms[machine.name] = Vm(
+                machine, image, payload, folder, memory_mb, near, nic, queues, space
+            )
             cabled |= near
         check = Check(vms, CLOCK.deadline(minutes * 60))
 
@@ -145,6 +149,9 @@ def main() -> int:
     parser.add_argument(
         "--nic", choices=NICS, default=NICS[0], help="the hosts' NICs; default: %(default)s"
     )
+    parser.add_argument(
+        "--queues", type=int, default=1, help="queues of these NICs, over taps; default: 1"
+    )
     parser.add_argument("--deb", type=Path, help="the package; default: the newest in dist/")
     options = parser.parse_args()
     if os.geteuid() != 0:
@@ -163,7 +170,7 @@ def main() -> int:
         todo, fleet = steps.STEPS, machines.of(description.load(machines.FABRIC))
     if options.only:
         todo = chosen(todo, options.only)
-    with running(fleet, image, deb, options.minutes, options.nic) as check:
+    with running(fleet, image, deb, options.minutes, options.nic, options.queues) as check:
         for name, what, essential in todo:
             if not check.step(name, functools.partial(what, check)) and essential:
                 break

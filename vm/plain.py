@@ -96,7 +96,10 @@ def lay(check: Check, network: str) -> Figures:
                 vm, there = check.vms[host], _address(HOSTS[1 - number], plane)
                 vm.run(f"ip address add {_address(host, plane)}/24 dev {nic}; ip link set {nic} up")
                 vm.run(f"ip route add {there}/32 via 10.{number}.{plane}.1 dev {nic}")
-    return {"network": network}
+    vm = check.hosts[0]
+    driver = vm.run(f"ethtool -i {NICS[0]} | sed -n 's/^driver: //p'").out.strip()
+    queues = vm.run(f"ls -d /sys/class/net/{NICS[0]}/queues/rx-* | wc -l").out.strip()
+    return {"network": network, "driver": driver, "receive_queues": int(queues)}
 
 
 def install(check: Check) -> Figures:

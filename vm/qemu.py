@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from vm import taps
 from vm.clock import CLOCK, LOOK_S
 from vm.machines import Machine
 
@@ -108,6 +109,7 @@ class Vm:
 
     near: those of its cables of which it has the near end; some other machine has the far one.
     nic: qemu's model of the NICs on cables, one of NICS.
+    queues: of each NIC on a cable; several need `space`, the namespace of vm/taps.py.
     """
 
     machine: Machine
@@ -117,6 +119,8 @@ class Vm:
     memory_mb: int
     near: frozenset[int]
     nic: str = "virtio-net-pci"
+    queues: int = 1
+    space: str | None = None
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
     _agent: _Json | None = field(default=None, repr=False)
 
@@ -138,6 +142,7 @@ class Vm:
         """Start the machine; return before it has booted."""
         accel = accelerator()
         command = [
+            *(("ip", "netns", "exec", self.space) if self.space else ()),
             "qemu-system-x86_64",
             *("-name", self.name, "-smp", "2", "-m", str(self.memory_mb)),
             *(("-accel", "kvm", "-cpu", "host") if accel == "kvm" else ()),
@@ -160,20 +165,31 @@ class Vm:
         # All are of one model, or the order of drivers would decide which is eth1.
         command += ["-netdev", "hubport,id=spare,hubid=0", "-device", f"{self.nic},netdev=spare"]
         for nic in self.machine.nics:
-            sides = ("near", "far") if nic.cable in self.near else ("far", "near")
-            own, other = (self._cable(nic.cable, side) for side in sides)
+            backend = self._tap(nic.cable) if self.space else self._datagrams(nic.cable)
+            # Of each queue two interrupts, and two more: what virtio's driver asks for.
+            several = f",mq=on,vectors={2 * self.queues + 2}" if self.queues > 1 else ""
             command += [
                 "-netdev",
-                f"dgram,id=cable{nic.cable},local.type=unix,local.path={own},"
-                f"remote.type=unix,remote.path={other}",
+                f"{backend},id=cable{nic.cable}",
                 "-device",
-                f"{self.nic},netdev=cable{nic.cable},mac={nic.mac}",
+                f"{self.nic},netdev=cable{nic.cable},mac={nic.mac}{several}",
             ]
         with self._path("stderr").open("wb") as errors:
             self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors
             )
         CLOCK.watch(self.process.pid)
+
+    def _datagrams(self, cable: int) -> str:
+        """Return the end of a cable that is a pair of unix sockets: one queue, no segments."""
+        sides = ("near", "far") if cable in self.near else ("far", "near")
+        own, other = (self._cable(cable, side) for side in sides)
+        return f"dgram,local.type=unix,local.path={own},remote.type=unix,remote.path={other}"
+
+    def _tap(self, cable: int) -> str:
+        """Return the end of a cable that is a tap: several queues, and segments cross whole."""
+        name = taps.name(cable, "near" if cable in self.near else "far")
+        return f"tap,ifname={name},script=no,downscript=no,vhost=off,queues={self.queues}"
 
     def kill(self) -> None:
         """Kill its process; a signal handler may call this."""
