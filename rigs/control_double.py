@@ -192,6 +192,9 @@ class FakeSource:
             measured=self.measured.get(index),
         )
 
+    def plane_indices(self) -> list[int]:
+        return [plane.index for plane in self.status().planes]
+
     def drain(self, plane: int, force: bool) -> PlaneInfo:
         if plane == 0 and not force:
             raise LastPlane("plane 0 is the last usable one")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The methods of the varlink interface ``io.mrcd.Control``.
 
-They ask a ``Source`` and a ``Configuration`` (mrcd/control/backend.py).
+They ask the report (mrcd/report/) and what runs (mrcd/running.py).
 
 docs/api.md is generated from this module. No ``from __future__ import annotations`` here:
 asyncvarlink builds the interface from the annotations and needs the types themselves.
@@ -21,7 +21,6 @@ from asyncvarlink.serviceinterface import InvalidParameter
 from mrcd.config.config import ConfigError
 from mrcd.config.diff import CannotApply
 from mrcd.control.access import writes
-from mrcd.control.backend import Configuration, Source
 from mrcd.control.errors import (
     BadConfig,
     BadElement,
@@ -68,8 +67,10 @@ from mrcd.model import (
     WatchPathsReply,
 )
 from mrcd.planes.usable import LastPlane
+from mrcd.report.report import Report
 from mrcd.rules.denylist import CutsOff, NotDenied
 from mrcd.rules.elements import NoSuchElement
+from mrcd.running import Running
 
 _Item = TypeVar("_Item")
 
@@ -130,15 +131,15 @@ class Control(VarlinkInterface, name=INTERFACE):
         Internal,
     )
 
-    def __init__(self, source: Source, configuration: Configuration) -> None:
-        self._source = source
-        self._configuration = configuration
+    def __init__(self, report: Report, running: Running) -> None:
+        self._report = report
+        self._running = running
         self._shared: MonitorSample | None = None
 
     @varlinkmethod
     def GetStatus(self) -> StatusReply:
         """Return the state of the daemon, mrc0, the planes and the data path."""
-        return {"status": self._source.status()}
+        return {"status": self._report.status()}
 
     @varlinkmethod
     async def ListPeers(self) -> PeersReply:
@@ -154,7 +155,7 @@ class Control(VarlinkInterface, name=INTERFACE):
         self._check_peer(peer)
         found: list[PathInfo] = []
         async for name in self._each(peer):
-            paths = self._source.paths(name)
+            paths = self._report.paths(name)
             found += [p for p in paths if plane in (None, p.plane) and state in (None, p.state)]
         return {"schema_version": SCHEMA_VERSION, "paths": found}
 
@@ -164,20 +165,20 @@ class Control(VarlinkInterface, name=INTERFACE):
         self._check_peer(peer)
         found: list[ConnInfo] = []
         async for name in self._each(peer):
-            found += self._source.connections(name)
+            found += self._report.connections(name)
         return {"schema_version": SCHEMA_VERSION, "connections": found}
 
     async def _peers(self) -> list[PeerInfo]:
-        return [peer async for part in _in_turns(self._source.peer_parts()) for peer in part]
+        return [peer async for part in _in_turns(self._report.peer_parts()) for peer in part]
 
     def _each(self, peer: str | None) -> AsyncIterator[str]:
         """Yield the name of one peer or of each."""
-        return _in_turns(self._source.peer_names() if peer is None else [peer])
+        return _in_turns(self._report.peer_names() if peer is None else [peer])
 
     @varlinkmethod
     def GetStats(self) -> StatsReply:
         """Return all counters of the data path and the daemon."""
-        return {"stats": self._source.stats()}
+        return {"stats": self._report.stats()}
 
     @writes
     @varlinkmethod
@@ -189,7 +190,7 @@ class Control(VarlinkInterface, name=INTERFACE):
         would leave no path to a peer is refused unless force is set."""
         self._check_peer(peer)
         try:
-            changed = await self._source.deny(element, peer, force=force)
+            changed = await self._report.deny(element, peer, force=force)
         except NoSuchElement as error:
             raise BadElement({"element": element, "reason": str(error)}) from error
         except CutsOff as error:
@@ -202,25 +203,25 @@ class Control(VarlinkInterface, name=INTERFACE):
         """Remove the rule that Deny of the same element and peer added."""
         self._check_peer(peer)
         try:
-            await self._source.allow(element, peer)
+            await self._report.allow(element, peer)
         except (NoSuchElement, NotDenied) as error:
             raise BadElement({"element": element, "reason": str(error)}) from error
         return self._denied(True)
 
     def _denied(self, changed: bool) -> DenyReply:
-        rules, unsaved = self._source.denied(), self._source.denied_unsaved
+        rules, unsaved = self._report.denied(), self._report.denied_unsaved
         return {"changed": changed, "rules": rules, "unsaved": unsaved}
 
     @varlinkmethod
     def ListDenied(self) -> DeniedReply:
         """Return the rules of the denylist."""
-        return {"schema_version": SCHEMA_VERSION, "rules": self._source.denied()}
+        return {"schema_version": SCHEMA_VERSION, "rules": self._report.denied()}
 
     @varlinkmethod(delay_generator=False)
     async def WatchPaths(self) -> AsyncIterator[WatchPathsReply]:
         """Send a reply without an event at once, then one for each path that comes into use or goes
         out of use, until the caller hangs up. Must be called with "more"."""
-        async with contextlib.aclosing(self._source.watch_paths()) as events:
+        async with contextlib.aclosing(self._report.watch_paths()) as events:
             async for event in events:
                 yield {"event": event}
 
@@ -249,10 +250,10 @@ class Control(VarlinkInterface, name=INTERFACE):
             raise InvalidParameter(parameter="snaplen")
         wanted = capture.Wanted(snaplen, plane, peer, direction, survey)
         try:
-            async with contextlib.aclosing(self._source.capture(wanted)) as begun:
+            async with contextlib.aclosing(self._report.capture(wanted)) as begun:
                 async for rings in begun:
                     yield {
-                        "capture": self._source.capture_info(),
+                        "capture": self._report.capture_info(),
                         "ring_bytes": rings.size,
                         "records": FileDescriptor(os.dup(rings.records), should_close=True),
                         "state": FileDescriptor(os.dup(rings.state), should_close=True),
@@ -267,7 +268,7 @@ class Control(VarlinkInterface, name=INTERFACE):
         Draining the last usable plane is refused unless force is set."""
         self._check_plane(plane)
         try:
-            return {"plane": self._source.drain(plane, force)}
+            return {"plane": self._report.drain(plane, force)}
         except LastPlane as error:
             raise LastUsablePlane(plane=plane) from error
 
@@ -276,7 +277,7 @@ class Control(VarlinkInterface, name=INTERFACE):
     def Undrain(self, *, plane: int) -> PlaneReply:
         """Put a plane back into service, as far as its link allows."""
         self._check_plane(plane)
-        return {"plane": self._source.undrain(plane)}
+        return {"plane": self._report.undrain(plane)}
 
     @writes
     @varlinkmethod
@@ -289,7 +290,7 @@ class Control(VarlinkInterface, name=INTERFACE):
             self._check_plane(plane)
         if not 1 <= count <= PROBES_MAX:
             raise InvalidParameter(parameter="count")
-        probes = await self._source.probe(peer, plane, count)
+        probes = await self._report.probe(peer, plane, count)
         return {"schema_version": SCHEMA_VERSION, "probes": probes}
 
     @writes
@@ -300,7 +301,7 @@ class Control(VarlinkInterface, name=INTERFACE):
         self._check_peer(peer)
         self._check_plane(plane)
         try:
-            rates = await self._source.measure(peer, plane)
+            rates = await self._report.measure(peer, plane)
         except measure.CannotMeasure as error:
             raise CannotMeasure(reason=str(error)) from error
         return {"schema_version": SCHEMA_VERSION, "rates": rates}
@@ -312,9 +313,9 @@ class Control(VarlinkInterface, name=INTERFACE):
         return once they have answered, or after 5 seconds. The daemon does this by itself at
         intervals (rotate_s)."""
         self._check_peer(peer)
-        if not self._source.secured:
+        if not self._report.secured:
             raise NoKeys()
-        rotated, unanswered = await self._source.rotate(peer)
+        rotated, unanswered = await self._report.rotate(peer)
         return {
             "schema_version": SCHEMA_VERSION,
             "rotated": rotated,
@@ -328,23 +329,23 @@ class Control(VarlinkInterface, name=INTERFACE):
         admitted again when it asks again."""
         self._check_peer(peer)
         with _refusals():
-            await self._configuration.forget(peer)
+            await self._running.forget(peer)
         return {"schema_version": SCHEMA_VERSION, "peer": peer}
 
     @varlinkmethod
     def ListFaults(self) -> FaultsReply:
         """Return the links and switches at fault, inferred from the survey probes of all hosts."""
-        return self._source.faults()
+        return self._report.faults()
 
     @varlinkmethod
     def GetMap(self) -> MapReply:
         """Return every link and switch of the fabric, as the survey sees it."""
-        return self._source.fabric_map()
+        return self._report.fabric_map()
 
     @varlinkmethod
     def GetConfig(self) -> ConfigReply:
         """Return the running configuration as TOML."""
-        return {"schema_version": SCHEMA_VERSION, "text": self._configuration.text()}
+        return {"schema_version": SCHEMA_VERSION, "text": self._running.text()}
 
     # It changes nothing, but it makes the daemon read the fabric file that the text names.
     @writes
@@ -353,7 +354,7 @@ class Control(VarlinkInterface, name=INTERFACE):
         """Return the changes that applying a configuration (TOML) would make, and whether each one
         needs a restart."""
         with _refusals():
-            return {"schema_version": SCHEMA_VERSION, "diff": self._configuration.diff(text)}
+            return {"schema_version": SCHEMA_VERSION, "diff": self._running.diff(text)}
 
     @writes
     @varlinkmethod
@@ -363,7 +364,7 @@ class Control(VarlinkInterface, name=INTERFACE):
         if not 0 <= confirm_s <= CONFIRM_MAX_S:
             raise InvalidParameter(parameter="confirm_s")
         with _refusals():
-            diff = await self._configuration.apply(text, confirm_s)
+            diff = await self._running.apply(text, confirm_s)
         return {"schema_version": SCHEMA_VERSION, "diff": diff}
 
     @writes
@@ -371,7 +372,7 @@ class Control(VarlinkInterface, name=INTERFACE):
     def ConfirmConfig(self) -> None:
         """Keep the configuration that ApplyConfig applied and that waits to be confirmed."""
         with _refusals():
-            self._configuration.confirm()
+            self._running.confirm()
 
     @varlinkmethod(delay_generator=False)
     async def Monitor(
@@ -394,7 +395,7 @@ class Control(VarlinkInterface, name=INTERFACE):
             if peers is None:
                 sample = await self._sample(sample)
             else:
-                few, packets = self._source.foremost_peers(peers, packets)
+                few, packets = self._report.foremost_peers(peers, packets)
                 sample = self._sample_of(few)
             yield {"sample": replace(sample, missed=missed)}
             # Keep the cadence of the first sample, but never catch up with a burst.
@@ -411,20 +412,20 @@ class Control(VarlinkInterface, name=INTERFACE):
     def _sample_of(self, peers: list[PeerInfo]) -> MonitorSample:
         return MonitorSample(
             monotonic_ns=time.monotonic_ns(),
-            status=self._source.status(),
+            status=self._report.status(),
             peers=peers,
-            stats=self._source.stats(),
+            stats=self._report.stats(),
         )
 
     def _check_plane(self, index: int) -> None:
-        known = [plane.index for plane in self._source.status().planes]
+        known = self._report.plane_indices()
         if index not in known:
             raise NoSuchPlane({"plane": index, "known": [*known]})
 
     def _check_peer(self, name: str | None) -> None:
         if name is None:
             return
-        known = self._source.peer_names()
+        known = self._report.peer_names()
         if name not in known:
             # The library's annotation requires list[JSONValue], and lists are invariant.
             raise NoSuchPeer({"name": name, "known": [*known]})

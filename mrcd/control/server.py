@@ -24,9 +24,10 @@ from asyncvarlink.serviceinterface import VarlinkServiceInterface
 from mrcd import __version__
 from mrcd.control import access
 from mrcd.control.access import Access
-from mrcd.control.backend import Configuration, Source
 from mrcd.control.methods import Control
 from mrcd.control.streams import ControlProtocol
+from mrcd.report.report import Report
+from mrcd.running import Running
 from mrcd.service.log import get_logger
 
 SOCKET_MODE = 0o660
@@ -44,13 +45,13 @@ class ControlError(Exception):
 
 
 class ControlServer:
-    """Serves a ``Source`` and a ``Configuration`` from ``start`` until ``close``."""
+    """Serves the control API of a daemon from `start` until `close`."""
 
     def __init__(
         self,
         path: Path,
-        source: Source,
-        configuration: Configuration,
+        report: Report,
+        running: Running,
         *,
         rule: Access | None = None,
         activated: socket.socket | None = None,
@@ -66,7 +67,7 @@ class ControlServer:
         self._registry.register_interface(
             VarlinkServiceInterface("mrcd", "mrcd", __version__, "", self._registry)
         )
-        self._registry.register_interface(Control(source, configuration))
+        self._registry.register_interface(Control(report, running))
         self._activated = activated
         self._listener: socket.socket | None = None
         self._clients: set[ControlProtocol] = set()

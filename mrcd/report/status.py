@@ -43,6 +43,10 @@ class StatusReport(Live):
         super().__init__(running)
         self._started = time.monotonic()
 
+    def plane_indices(self) -> list[int]:
+        """Return the numbers of the planes."""
+        return [plane.index for plane in self._engine.planes.planes]
+
     def status(self) -> Status:
         """Return the state of the daemon as a whole."""
         engine = self._engine
