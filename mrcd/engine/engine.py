@@ -16,8 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 from ipaddress import ip_address
 from pathlib import Path
 
-from mrcd.config.change import Change, Roamed, planes_readdressed
+from mrcd.config.change import Change
 from mrcd.config.config import Config, Peer
+from mrcd.config.inforce import InForce
 from mrcd.datapath import adoption, host, mrc0, pins, totals
 from mrcd.datapath.attachment import Attachment, Hook, hooks
 from mrcd.datapath.capture import Capture
@@ -27,12 +28,11 @@ from mrcd.datapath.datapath import Datapath
 from mrcd.datapath.detach import undo
 from mrcd.datapath.qptable import QpTable
 from mrcd.datapath.sizes import Sizes
-from mrcd.datapath.view import WHY_FAILED
 from mrcd.engine.counts import Counts
+from mrcd.engine.events import Events
 from mrcd.engine.interfaces import OurInterfaces
 from mrcd.engine.memory import SessionMemory
 from mrcd.engine.upkeep import Upkeep
-from mrcd.fabric import usid
 from mrcd.fabric.hosts import Address
 from mrcd.handshake import State
 from mrcd.linux import bpf
@@ -40,7 +40,6 @@ from mrcd.linux.netlink import Netlink
 from mrcd.measure.measure import Measuring
 from mrcd.measure.watch import Watch
 from mrcd.paths.feed import PathFeed
-from mrcd.paths.log import PathLog
 from mrcd.peers import saved
 from mrcd.peers.channels import Admission
 from mrcd.peers.endpoint import Endpoint
@@ -91,7 +90,7 @@ class Engine:
 
         `beside` are findings that outlive this engine.
         """
-        self.config = config
+        self._in_force = InForce(config)
         self._admission = admission
         self.adopted = False
         self.made = False  # whether a failed start has to take something down
@@ -104,11 +103,9 @@ class Engine:
         self._stack = contextlib.AsyncExitStack()
         self._tasks = Tasks(fatal(on_failure))
         self._routes = PeerRoutes(nl, config.mrc0.name, self._tasks)
-        self._roamed = Roamed()
         self._hooks: list[Hook] = []
         self.findings = Findings()
         self.beside = Findings() if beside is None else beside
-        self._path_log = PathLog()
         self._peers: Peers | None = None  # None until there are sessions
         self._endpoint: Endpoint | None = None  # None until there are sessions
         self._draining = False
@@ -128,8 +125,10 @@ class Engine:
         self._memory: SessionMemory
         self._upkeep: Upkeep
 
-    def _current(self) -> Config:
-        return self.config
+    @property
+    def config(self) -> Config:
+        """Return the configuration that is in force."""
+        return self._in_force.config
 
     @property
     def peers(self) -> Peers:
@@ -153,7 +152,7 @@ class Engine:
     async def start(self) -> None:
         """Bring everything up. Return when packets can flow; raise what prevents it."""
         nl = self._nl
-        self.config = config = await placed(nl, self.config)
+        self._in_force.config = config = await placed(nl, self.config)
         self.counts = Counts(
             lambda: self.datapath.counters(),
             lambda: self.peers.datagrams_read,
@@ -181,12 +180,12 @@ class Engine:
         self._stack.callback(self.captures.forget)
         self.made = not self.adopted
         self.interfaces = OurInterfaces(
-            nl, self._current, self.datapath, self._bpffs, self._cells_resized
+            nl, self._in_force, self.datapath, self._bpffs, self._cells_resized
         )
         await self.interfaces.make()
         told = host.planes_told(self.datapath)
         self.interfaces.write_host(told)
-        self.table = table = QpTable(self.datapath, self._current)
+        self.table = table = QpTable(self.datapath, self._in_force)
         self.planes = planes = self._new_planes(found_planes)
         self._stack.push_async_callback(planes.close)
         if self.adopted:
@@ -203,8 +202,9 @@ class Engine:
         )
         table.peers.add(config.peers)
         dropped = table.peers.drop_prefixes()
-        self.denials = Denials(self._current, table, self._state_dir, self.findings)
+        self.denials = Denials(self._in_force, table, self._state_dir, self.findings)
         self.feed = PathFeed(table.peers.peer_of, table.peers.per_peer)
+        self._events = Events(table.peers.peer_of, self.feed)
         self._start_clock()
         self._upkeep = self._new_upkeep()
         await self._start_sessions(told)
@@ -216,10 +216,10 @@ class Engine:
             self._tasks.spawn(self.cells.follow())
         self._stack.push_async_callback(self._tasks.cancel)
         self._start_survey()
-        self.measuring = Measuring(self._current, lambda: planes.planes, self.peers)
+        self.measuring = Measuring(self._in_force, lambda: planes.planes, self.peers)
         self._stack.push_async_callback(self.measuring.close)
         self.watch = Watch(
-            self._current,
+            self._in_force,
             lambda: planes.planes,
             self.peers,
             table.peers.balance,
@@ -259,13 +259,13 @@ class Engine:
         heard = Heard(
             self._planes_changed, self._plane_bound, self._plane_up, fatal(self._on_failure)
         )
-        return Planes(self._nl, self.datapath, self._current, found, drains, heard, self._ground)
+        return Planes(self._nl, self.datapath, self._in_force, found, drains, heard, self._ground)
 
     def _ground(self, nics: Nics) -> Ground:
         if not self.config.fabric.routing.network:
-            return Gateways(nics, self._current, self._bpffs)
+            return Gateways(nics, self._in_force, self._bpffs)
         found = Found(self._hop_found, self._path_mtu_changed, self._readdressed)
-        return AnyNetwork(nics, self._current, found)
+        return AnyNetwork(nics, self._in_force, found)
 
     def _attachment(self, datapath: Datapath) -> Attachment:
         return Attachment(self._nl, self._bpffs, datapath, tc=self.config.transport.tc)
@@ -279,7 +279,7 @@ class Engine:
         self.clock = Clock(
             self.datapath,
             self.config.transport.tick_us * 1000,
-            self._on_event,
+            self._events.act,
             self._on_failure,
             self.findings,
         )
@@ -300,10 +300,10 @@ class Engine:
         self._stack.callback(memory.cancel)
         found = memory.load()
         self._endpoint = endpoint = Endpoint(
-            self._current, self.denials.open_evs, self.table.keys.endpoint
+            self._in_force, self.denials.open_evs, self.table.keys.endpoint
         )
         peers = Peers(
-            self._current,
+            self._in_force,
             self.table,
             secrets.randbits(64),
             self._mtu_of_peer,
@@ -328,6 +328,8 @@ class Engine:
         peers.start(planes.mask)
         self.trials = self._new_trials(peers)
         self._stack.callback(self.trials.close)
+        self._events.begin(peers, self.trials)
+        self._follow_configuration(endpoint, peers)
         self._peers = peers
         self._stack.callback(peers.close)
         self._stack.callback(memory.end)
@@ -421,32 +423,23 @@ class Engine:
 
     def fits(self, config: Config) -> bool:
         """Return whether the present maps serve a configuration."""
-        config = self._placed(config)
+        config = self._in_force.placed(config)
         needed = adoption.sizes_of(config)
         key = adoption.layout_of(config, needed)
         same = pins.layout(self._bpffs, key) == self.datapath.folder
         return same and not self.datapath.sizes.lacking(needed)
 
-    def _placed(self, config: Config) -> Config:
-        """Return a configuration with addresses that are known now: this host's, and peers'."""
-        if not config.fabric.routing.network:
-            return config
-        here = config.placed(self.config.host.endpoints, self.config.fabric.mtu)
-        return self._roamed.applied(here)
-
     async def apply(self, config: Config) -> None:
         """Switch to a configuration for which `fits` holds, without effect on unchanged peers."""
-        config = self._placed(config)
-        change = Change.between(self.config, config)
-        self._roamed.forget(config)
-        self.config = config
+        config = self._in_force.placed(config)
+        change = self._in_force.between(config)
         dropped = self.table.peers.drop_prefixes()
         for peer in change.gone:
             self.peers.remove(peer.name)
             self.trials.forget(peer.name)
             self.table.remove_peer(peer)
             self._routes.forget(peer.name)
-        self._configured(change)
+        self._in_force.switch(config)
         self.table.peers.add(change.changed)
         for peer in change.new:
             self.peers.add(peer)
@@ -459,19 +452,16 @@ class Engine:
         if change.survey:
             await self._restart_survey()
 
-    def _configured(self, change: Change) -> None:
-        """Tell all parts that the configuration is another one; they ask for it."""
-        for part in (self.denials, self._endpoint, self._peers):
-            if part is not None:
-                part.configured()
-        self._readdress_peers(change)
-        self.planes.configured()
+    def _follow_configuration(self, endpoint: Endpoint, peers: Peers) -> None:
+        """Have all parts hear when the configuration is another one; they ask for it."""
 
-    def _switch(self, config: Config) -> None:
-        """Go by a configuration that differs in addresses only."""
-        change = Change.between(self.config, config)
-        self.config = config
-        self._configured(change)
+        def heard(change: Change) -> None:
+            for part in (self.denials, endpoint, peers):
+                part.configured()
+            self._readdress_peers(change)
+            self.planes.configured()
+
+        self._in_force.follow(heard)
 
     def _readdress_peers(self, change: Change) -> None:
         """Move peers that have other addresses than before; their sessions stay."""
@@ -489,11 +479,9 @@ class Engine:
 
     def _peer_moved(self, name: str, plane: int, address: str) -> None:
         """Follow a peer to an address from which it has said something that only it can say."""
-        old = self.config
-        if not old.fabric.routing.network or self._draining:
-            return
-        self._switch(self._roamed.moved(old, name, plane, ip_address(address)))
-        log.info("peer.moved", peer=name, plane=plane, address=address)
+        if self.config.fabric.routing.network and not self._draining:
+            self._in_force.peer_moved(name, plane, ip_address(address))
+            log.info("peer.moved", peer=name, plane=plane, address=address)
 
     def _hop_found(self, hop: Hop) -> None:
         """Send to a peer by the neighbour that leads to it now."""
@@ -514,9 +502,7 @@ class Engine:
     def _readdressed(self, addresses: tuple[Address, ...]) -> None:
         """Send from the addresses that our planes have now."""
         names = {plane.index: plane.link.name for plane in self.planes.planes}
-        config = self.config.placed(addresses, self.config.fabric.mtu)
-        moved = {plane: names[plane] for plane in planes_readdressed(self.config, config)}
-        self._switch(config)
+        moved = {plane: names[plane] for plane in self._in_force.we_moved(addresses)}
         for part in (self._endpoint, self._peers):
             if part is not None:
                 part.move(moved)
@@ -556,39 +542,3 @@ class Engine:
         self._routes.want(peer, mtu)
         if self._peers is not None and self._peers.state(peer.name) is not State.ESTABLISHED:
             self.trials.begin(peer.name)
-
-    def _on_event(self, event: dict[str, int]) -> None:
-        """Act on what the programs report."""
-        if event["kind"] == ABI.MRC_EVENT_PATH:
-            self._path_changed(event)
-        elif event["kind"] == ABI.MRC_EVENT_DEAF:
-            self._data_lost(event)
-        elif event["kind"] == ABI.MRC_EVENT_OUT_OF_STEP:
-            self._out_of_step(event["qp"])
-        elif event["kind"] == ABI.MRC_EVENT_FAILED:
-            self._gave_up(event["qp"], event["cause"])
-
-    def _data_lost(self, event: dict[str, int]) -> None:
-        """Look at once what gets through to a peer, on a plane where a path loses data or all."""
-        name = self.table.peers.peer_of(event["qp"]) if self._peers is not None else None
-        if name is not None:
-            whole = event["path"] == ABI.MRC_NO_PATH
-            self.trials.doubt(name, None if whole else usid.ev_plane(event["ev"]))
-
-    def _gave_up(self, qp: int, cause: int) -> None:
-        """Begin a new session with a peer one of whose QPs is in ERROR."""
-        name = self.table.peers.peer_of(qp) if self._peers is not None else None
-        if name is not None:
-            self.peers.replace_failed(name, qp, WHY_FAILED.get(cause, f"cause {cause}"))
-
-    def _out_of_step(self, qp: int) -> None:
-        """Begin a new session with a peer whose QP no longer agrees with ours on PSNs."""
-        name = self.table.peers.peer_of(qp) if self._peers is not None else None
-        if name is not None:
-            self.peers.begin_anew(name)
-
-    def _path_changed(self, event: dict[str, int]) -> None:
-        if event["state"] == ABI.MRC_PATH_ASSUMED_BAD:
-            self._path_log.withdrawn(event["ev"])
-        if self._peers is not None:
-            self.feed.publish(event)

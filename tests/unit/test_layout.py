@@ -86,6 +86,7 @@ PURE = {
     "mrcd.config.change",
     "mrcd.config.config",
     "mrcd.config.diff",
+    "mrcd.config.inforce",
     "mrcd.config.network",
     "mrcd.config.overlap",
     "mrcd.config.reserved",
