@@ -55,8 +55,9 @@ lint: setup ## check style and types
 format: setup ## format the Python sources
 	$(PYTHON) -m ruff format .
 
-docs: setup ## write docs/api.md and the API's schema from the code
+docs: setup ## write docs/api.md, the API's schema and tables of the reference from the code
 	$(PYTHON) -m scripts.apidoc
+	$(PYTHON) -m scripts.configdoc
 
 man: setup ## write the manual pages to build/man
 	$(PYTHON) -m scripts.manpages build/man

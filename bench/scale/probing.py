@@ -24,7 +24,8 @@ from bench.instruments.flow import BenchFailed
 from bench.instruments.result import Line, table
 from cli.lab import lab, state
 from mrcd.config import config as daemon_config
-from mrcd.config.config import Config, Transport
+from mrcd.config.config import Config
+from mrcd.config.sections import Transport
 from mrcd.datapath import adoption, pins
 from mrcd.datapath.datapath import Datapath
 from mrcd.datapath.qptable import QpTable

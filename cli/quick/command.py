@@ -163,7 +163,7 @@ def _refuse_firewall() -> None:
     """Raise CommandError if this host's firewall drops what other hosts send to find it."""
     from cli.doctor import facts  # noqa: PLC0415
     from cli.quick import search  # noqa: PLC0415
-    from mrcd.config.config import Transport  # noqa: PLC0415
+    from mrcd.config.sections import Transport  # noqa: PLC0415
 
     for port in (search.PORT, Transport().control_port):
         chains = facts.closed(port)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from ipaddress import (
     IPv4Address,
@@ -25,39 +25,23 @@ from ipaddress import (
 from pathlib import Path
 
 from mrcd.config import network as without_fabric
+from mrcd.config.key import read
 from mrcd.config.network import Nic
 from mrcd.config.overlap import Claim, Prefix, overlaps
 from mrcd.config.reserved import Reserved, clashes
-from mrcd.config.table import HIDDEN, Table, suggest
+from mrcd.config.sections import Keys, Service, Transport
+from mrcd.config.table import Table, suggest
 from mrcd.fabric import description, hosts, shape
 from mrcd.fabric.description import Fabric, FabricError, Host, Interface
 from mrcd.fabric.hosts import Address
 from mrcd.fabric.network import with_mtu
 from mrcd.handshake.identity import Keyring
-from mrcd.paths.evset import ACTIVE_MAX, ACTIVE_MIN
 from mrcd.wire.envelope import cell_overhead, overhead
 from mrcd.wire.packet import WIRE
 
 IFNAMSIZ = 16
-CELL_PORT_MIN = 1024  # what any user may open, so the privileged process opens no other
-RETRIES_MAX, RETRY_MAX_S = 250, 86_400  # the programs count 255 sendings of a packet
-DATAGRAM_MAX_MS = 600_000
-MPR_MIN, MPR_MAX = WIRE.MRC_MPR_UNIT, 4096  # the window bitmap holds twice the MPR
-RING_MIN, RING_MAX = 128, 65536
-QPS_MAX = 16
 QPS_MAX_ALL = 1 << 16  # a QPN has 16 bits for the index
-TICK_MIN_US, TICK_MAX_US = 100, 100_000
-PROBE_PPS_MIN, PROBE_PPS_MAX = 10, 100_000
 PEERS_DEFAULT_MAX = 1024  # each takes memory in the maps even if no traffic goes to it
-SURVEY_MAX_PPS = 100_000
-ON_STOP = ("keep", "drain", "detach")
-ROTATE_MIN_S, ROTATE_MAX_S = 2, 3600
-ADMIT_MAX = 1024
-FRAMING = "auto"
-"""The default of [transport] framing."""
-CELL_MAX = 65000
-"""Longest cell in bytes: with the outer header, GRO must stay below 64 KiB."""
-_KEY = re.compile(r"[A-Za-z0-9+/]{43}=")
 _LONGEST_END = "bp"
 """What the names of interfaces beside mrc0 add to its name: the longest."""
 
@@ -83,33 +67,6 @@ class Mrc0:
 
 
 @dataclass(frozen=True, slots=True)
-class Transport:
-    """The settings of the data path and the hand-shake."""
-
-    udp_port: int = WIRE.MRC_UDP_PORT_DEFAULT
-    control_port: int = 4972
-    cell_port: int = WIRE.MRC_CELL_PORT_DEFAULT
-    qps_per_peer: int = 4
-    mpr: int = 2048
-    ring_slots: int = 8192
-    tick_us: int = 1000
-    evs: int = 128
-    ev_min_active: int = 0
-    probe_pps: int = 2000
-    xdp: str = "auto"
-    tc: str = "auto"
-    framing: str = FRAMING
-    cell_envelope: str = "auto"
-    cell_min: int = 0
-    cell_max: int = CELL_MAX
-    survey_pps: int = 200
-    congestion_control: str = "auto"
-    retry_limit: int = 16
-    retry_s: int = 900
-    datagram_max_ms: int = 2000
-
-
-@dataclass(frozen=True, slots=True)
 class Metrics:
     """The endpoint for Prometheus; `listen` is "address:port", or empty for none."""
 
@@ -119,36 +76,6 @@ class Metrics:
     def endpoint(self) -> tuple[str, int] | None:
         """The address and port to listen on, or None for no endpoint."""
         return _endpoint(self.listen) if self.listen else None
-
-
-@dataclass(frozen=True, slots=True)
-class Service:
-    """The daemon's behaviour as a service.
-
-    on_stop: what a stop does to the data path: "keep" it running, "drain" it and take it down, or
-    "detach", which takes it down at once.
-    """
-
-    on_stop: str = "keep"
-
-
-@dataclass(frozen=True, slots=True)
-class Keys:
-    """Where this host's keys are: file names as written, relative to the folder of mrcd.toml.
-
-    There are two profiles: `private_key_file`, optionally with `preshared_key_file`, or
-    `secret_file`. `insecure` does without keys. Keys of packets are renewed every `rotate_s`
-    seconds. `admit`: a host that knows the secret is taken as a peer although no file lists it, up
-    to `admit_max` of them.
-    """
-
-    private_key_file: str | None = None
-    preshared_key_file: str | None = None
-    secret_file: str | None = None
-    insecure: bool = False
-    rotate_s: int = 120
-    admit: bool = False
-    admit_max: int = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,9 +110,9 @@ class Config:
     transport: Transport
     peers: tuple[Peer, ...]
     metrics: Metrics = Metrics()
-    service: Service = Service()
+    service: Service = field(default_factory=Service)
     cells: bool = False
-    keys: Keys = Keys()
+    keys: Keys = field(default_factory=Keys)
     keyring: Keyring | None = None
     nics: tuple[Nic, ...] = ()
     admitted: tuple[str, ...] = ()
@@ -440,34 +367,7 @@ def _unfit(name: str, earlier: Sequence[str], mrc0_name: str) -> str | None:
 
 
 def _transport(table: Table) -> Transport:
-    default = Transport()
-    transport = Transport(
-        udp_port=table.integer("udp_port", default.udp_port, 1, 65535),
-        control_port=table.integer("control_port", default.control_port, 1, 65535),
-        cell_port=table.integer("cell_port", default.cell_port, CELL_PORT_MIN, 65535),
-        qps_per_peer=table.integer("qps_per_peer", default.qps_per_peer, 1, QPS_MAX, power=True),
-        mpr=table.integer("mpr", default.mpr, MPR_MIN, MPR_MAX, power=True),
-        ring_slots=table.integer("ring_slots", default.ring_slots, RING_MIN, RING_MAX, power=True),
-        tick_us=table.integer("tick_us", default.tick_us, TICK_MIN_US, TICK_MAX_US),
-        evs=table.integer("evs", default.evs, ACTIVE_MIN, ACTIVE_MAX),
-        ev_min_active=table.integer("ev_min_active", default.ev_min_active, 0, ACTIVE_MAX),
-        probe_pps=table.integer("probe_pps", default.probe_pps, PROBE_PPS_MIN, PROBE_PPS_MAX),
-        survey_pps=table.integer("survey_pps", default.survey_pps, 0, SURVEY_MAX_PPS),
-        congestion_control=table.choice(
-            "congestion_control", default.congestion_control, ("auto", "on", "off")
-        ),
-        retry_limit=table.integer("retry_limit", default.retry_limit, 0, RETRIES_MAX),
-        retry_s=table.integer("retry_s", default.retry_s, 0, RETRY_MAX_S),
-        datagram_max_ms=table.integer(
-            "datagram_max_ms", default.datagram_max_ms, 0, DATAGRAM_MAX_MS
-        ),
-        xdp=_xdp(table, default.xdp),
-        tc=table.choice("tc", default.tc, ("auto", "tcx", "clsact")),
-        framing=table.choice("framing", default.framing, ("auto", "cell", "mrc")),
-        cell_envelope=table.choice("cell_envelope", default.cell_envelope, ("auto", "ipv6", "udp")),
-        cell_min=table.integer("cell_min", default.cell_min, 0, CELL_MAX),
-        cell_max=table.integer("cell_max", default.cell_max, 0, CELL_MAX),
-    )
+    transport = read(Transport, table)
     table.finish()
     if transport.udp_port == transport.control_port:
         wrong = "is also udp_port; each needs a port of its own"
@@ -508,15 +408,6 @@ def _cells_allowed(table: Table, transport: Transport, fabric: Fabric | None) ->
     return True
 
 
-def _xdp(table: Table, default: str) -> str:
-    value = table.raw("xdp", default)
-    if value == "generic":
-        wrong = 'is gone, as planes receive at tc without XDP: take "auto"'
-        table.problem("xdp", value, wrong)
-        return default
-    return table.choice("xdp", default, ("auto", "native"))
-
-
 def _metrics(table: Table) -> Metrics:
     listen = table.raw("listen", "")
     table.finish()
@@ -541,22 +432,13 @@ def _endpoint(text: str) -> tuple[str, int] | None:
 
 
 def _service(table: Table) -> Service:
-    service = Service(on_stop=table.choice("on_stop", Service().on_stop, ON_STOP))
+    service = read(Service, table)
     table.finish()
     return service
 
 
 def _keys(table: Table) -> Keys:
-    default = Keys()
-    keys = Keys(
-        private_key_file=_key_file(table, "private_key_file"),
-        preshared_key_file=_key_file(table, "preshared_key_file"),
-        secret_file=_key_file(table, "secret_file"),
-        insecure=table.flag("insecure", default.insecure),
-        rotate_s=table.integer("rotate_s", default.rotate_s, ROTATE_MIN_S, ROTATE_MAX_S),
-        admit=table.flag("admit", default.admit),
-        admit_max=table.integer("admit_max", default.admit_max, 1, ADMIT_MAX),
-    )
+    keys = read(Keys, table)
     table.finish(show=False)
     if keys.insecure:
         for key in ("private_key_file", "preshared_key_file", "secret_file"):
@@ -587,15 +469,6 @@ def _cannot_admit(fabric: Fabric) -> str | None:
         return "needs a fabric file, whose limits and networks a new host must keep to"
     if isinstance(fabric.hosts, hosts.HostRange):
         return "has no use where [hosts] numbers the hosts; raise count in the fabric file instead"
-    return None
-
-
-def _key_file(table: Table, key: str) -> str | None:
-    """Return the name of a key file; None if absent, or (with a problem) a key and not a name."""
-    name = table.optional(key)
-    if name is None or not _KEY.fullmatch(name):
-        return name
-    table.problem(key, HIDDEN, "is a key; write it into a file, and the file's name here")
     return None
 
 

@@ -11,23 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import fields, replace
 
+from mrcd.config import key
 from mrcd.config.config import Config, Peer
+from mrcd.config.sections import Transport
 from mrcd.handshake.identity import encode_key
 from mrcd.model import ConfigChange, ConfigChanges, HowApplied
 
-LIVE_TRANSPORT = frozenset(
-    {
-        "tick_us",
-        "probe_pps",
-        "survey_pps",
-        "cell_min",
-        "cell_max",
-        "congestion_control",
-        "retry_limit",
-        "retry_s",
-        "datagram_max_ms",
-    }
-)
+LIVE_TRANSPORT = key.live(Transport)
 LIVE_FABRIC = frozenset({"name", "t0", "hosts", "rate_mbps"})
 """Keys that no map depends on. Changes of hosts and T0s are listed under the peers they affect."""
 

@@ -11,7 +11,8 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
-from mrcd.config.config import CELL_MAX, Config
+from mrcd.config.config import Config
+from mrcd.config.sections import CELL_MAX
 from mrcd.datapath.datapath import Datapath
 from mrcd.datapath.dial import Dial
 from mrcd.linux import interfaces

@@ -24,7 +24,7 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 
-from mrcd.config.config import Transport
+from mrcd.config.sections import Transport
 from mrcd.datapath import bytecode, loader
 from mrcd.datapath.sizes import Sizes
 from mrcd.fabric.routing import ENCAP_ECMP4, ENCAP_ECMP6, ENCAP_FULL

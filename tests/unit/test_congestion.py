@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from mrcd.config.config import QPS_MAX
+from mrcd.config.sections import QPS_MAX
 from tests.host_path import Memory, compiled
 
 MTU = 4000

@@ -13,7 +13,7 @@ import click
 import pytest
 
 from cli.main import mrcctl
-from mrcd.config.config import Transport
+from mrcd.config.sections import Transport
 from mrcd.fabric.classes import Classes
 from mrcd.main import main as mrcd
 from scripts import manpages

@@ -18,7 +18,7 @@ from cli.doctor import checks, facts
 from cli.doctor.checks import HOST, SWITCH, Check, Facts, Finding, Nic
 from cli.main import mrcctl
 from mrcd.config import keyfiles
-from mrcd.config.config import Transport
+from mrcd.config.sections import Transport
 from mrcd.fabric.shape import MTU_MAX
 from mrcd.handshake import identity
 from mrcd.linux.neighbortable import Table

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mrcd.config import config
+from mrcd.config import config, sections
 from mrcd.config.config import Config, ConfigError, load
 from mrcd.fabric import description
 from mrcd.fabric.routing import Routing
@@ -57,7 +57,7 @@ def test_load__defaults(folder: Path) -> None:
     assert loaded.mrc0.name == "mrc0"
     assert loaded.mrc0.addresses == (ip_interface("10.99.0.1/24"), ip_interface("fd99::1/64"))
     assert loaded.interfaces == ("plane0", "plane1", "plane2", "plane3")
-    assert loaded.transport == config.Transport(
+    assert loaded.transport == sections.Transport(
         4971, 4972, qps_per_peer=4, mpr=2048, ring_slots=8192, tick_us=1000,
         evs=128, ev_min_active=0, probe_pps=2000, xdp="auto", tc="auto",
     )  # fmt: skip
@@ -180,7 +180,7 @@ def test_load__everything_given(folder: Path) -> None:
     assert loaded.mrc0 == config.Mrc0("mrc-a", (ip_interface("172.16.0.1/16"),), routed)
     assert loaded.own_prefixes == (ip_network("172.16.0.1/32"), *routed)
     assert loaded.interfaces == ("eth1", "eth2", "eth3", "eth4")
-    assert loaded.transport == config.Transport(
+    assert loaded.transport == sections.Transport(
         4791, 4792, 4794, 16, 128, 128, 500, 256, 32, 50, "native", "clsact"
     )
     assert loaded.metrics.endpoint == ("::1", 9971)

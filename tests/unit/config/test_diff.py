@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mrcd.config import config
+from mrcd.config import config, sections
 from mrcd.config.config import Config
 from mrcd.config.diff import diff, needs_restart
 from mrcd.datapath import adoption
@@ -136,7 +136,7 @@ settings = st.fixed_dictionaries(
         "fabric": st.sampled_from(["usual", "more", "planes", "t1s", "mtu"]),
         "host": st.sampled_from(["h1", "h2"]),
         "mrc0": st.sampled_from(['name = "mrc0"', 'name = "m"', 'addresses = ["10.98.0.1/24"]']),
-        "on_stop": st.sampled_from(config.ON_STOP),
+        "on_stop": st.sampled_from(sections.ON_STOP),
         "peers": st.dictionaries(
             st.sampled_from(["h3", "h4", "h5", "h6"]),
             st.sets(st.integers(0, 3), min_size=1),

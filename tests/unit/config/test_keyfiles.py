@@ -16,10 +16,11 @@ from pathlib import Path
 import pytest
 
 from mrcd.config import config, keyfiles
-from mrcd.config.config import Config, ConfigError, Keys
+from mrcd.config.config import Config, ConfigError
 from mrcd.config.diff import diff
 from mrcd.config.keyfiles import KeyFileError, with_keys
 from mrcd.config.render import render
+from mrcd.config.sections import Keys
 from mrcd.fabric import description
 from mrcd.handshake import identity
 from mrcd.handshake.identity import Secret, encode_key, public_key

@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mrcd.config import config, render
-from mrcd.config.config import Config, Transport
+from mrcd.config import config, render, sections
+from mrcd.config.config import Config
+from mrcd.config.sections import Transport
 
 FABRIC = """
 fabric = { planes = 3, t0 = 2, t1 = 8 }
@@ -46,8 +47,8 @@ def transports(draw: st.DrawFn) -> Transport:
     """Draw any `Transport` that passes the checks."""
     mpr = draw(st.sampled_from([128, 2048, 4096]))
     evs = draw(st.integers(8, 256))
-    shortest = draw(st.integers(0, config.CELL_MAX))
-    cell = draw(st.integers(config.CELL_PORT_MIN, 65535))
+    shortest = draw(st.integers(0, sections.CELL_MAX))
+    cell = draw(st.integers(sections.CELL_PORT_MIN, 65535))
     others = st.integers(1, 65535).filter(lambda port: port != cell)
     udp, control = draw(st.lists(others, min_size=2, max_size=2, unique=True).map(tuple))
     return Transport(
@@ -67,7 +68,7 @@ def transports(draw: st.DrawFn) -> Transport:
         survey_pps=draw(st.integers(0, 100_000)),
         framing=draw(st.sampled_from(["auto", "cell", "mrc"])),
         cell_min=shortest,
-        cell_max=draw(st.integers(shortest, config.CELL_MAX)),
+        cell_max=draw(st.integers(shortest, sections.CELL_MAX)),
     )
 
 
@@ -116,7 +117,7 @@ def test_text_loads_to_an_equal_configuration(
         changes: dict[str, Any] = {
             "transport": transport,
             "metrics": config.Metrics(listen),
-            "service": config.Service(on_stop),
+            "service": sections.Service(on_stop),
             "cells": transport.framing != "mrc",
             "interfaces": tuple(interfaces),
         }

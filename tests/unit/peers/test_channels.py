@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from mrcd.config import config
-from mrcd.config.config import Config, Keys
+from mrcd.config.config import Config
+from mrcd.config.sections import Keys
 from mrcd.fabric import description, underlay
 from mrcd.fabric.hosts import Host
 from mrcd.handshake import (
