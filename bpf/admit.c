@@ -13,8 +13,8 @@
  *
  * A peer has a budget of its own. Other addresses of the planes share one for each
  * prefix of a T0's hosts, and everybody else shares a small one, so that no stranger
- * uses up what is a peer's. Who forges a peer's address and knows our public
- * key can; the daemon's gate deals with him (mrcd/handshake/gate.py).
+ * uses up what is a peer's. A host that forges a peer's address and knows our
+ * public key can; the daemon's gate deals with it (mrcd/handshake/gate.py).
  */
 
 #define MESSAGE_INIT 0x4d524331  /* "MRC1" */

@@ -20,13 +20,13 @@
 
 #define BEAT_STEPS 24            /* words without and QPs with something to do that one run takes */
 #define BEAT_RUNS 20             /* runs at one beat, of the 33 that the kernel allows in a chain with mrc_judge's */
-#define CALM_BEATS 100           /* a beat rests after so many in a row without an active QP: making a new one costs more */
+#define CALM_BEATS 100           /* beats in a row without an active QP after which it rests: making a new one costs more */
 #define MRC_MORE_MARK (MRC_KICK_MARK ^ MRC_WAKE_MARK) /* skb->mark while mrc_beat calls itself */
 #define RAW_STEP 20              /* the shortest IP packet */
-#define RAW_STEPS 6              /* so many of these, and the Ethernet header, are about as long as a beat */
+#define RAW_STEPS 6              /* this number of these, and the Ethernet header, are about as long as a beat */
 #define IDLE_TURNS 24            /* probes of idle paths that are sent together, at most ... */
-#define IDLE_BUNDLE 16           /* ... and so many at least, ... */
-#define IDLE_LEISURE_NS 18000000ull /* ... unless the last ones left so long ago */
+#define IDLE_BUNDLE 16           /* ... and this number at least, ... */
+#define IDLE_LEISURE_NS 18000000ull /* ... unless this time has passed since the last ones left */
 
 /* Have the network stack receive a clone of the packet at once, marked as what it is for. */
 static __always_inline void send_clone(struct __sk_buff *skb, const struct mrc_host *h, u32 mark)

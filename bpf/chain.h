@@ -24,9 +24,9 @@
 #define RESEND_MAX 16            /* packets sent again by one chain */
 #define RELEASE_MAX 12           /* packets that waited for the window sent by one chain */
 #define DRAIN_PACKETS 4          /* held packets released by one program run ... */
-#define DRAIN_RUNS 24            /* ... of at most so many in a row */
+#define DRAIN_RUNS 24            /* ... of at most this number in a row */
 #define TICK_DRAINS 4            /* of these in a tick, where ... */
-#define TICK_RELEASES 3          /* ... mrc_release sends so many packets beside other work */
+#define TICK_RELEASES 3          /* ... packets that mrc_release sends beside other work */
 
 _Static_assert(1 + TICK_DRAINS + RESEND_MAX + MRC_MAX_PLANES + TICK_RELEASES + 1 <= TAIL_CALLS,
 	       "mrc_tick, a probe of each plane, and mrc_release once more, which sends nothing");

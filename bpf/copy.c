@@ -97,7 +97,7 @@ static __always_inline void find_transport(const u8 *head, u32 len, struct copy_
  * is left behind the last whole step comes first: the verifier walks what follows the loop
  * once for each number of steps, unless all of these leave the same behind. Steps are
  * counted, and the count compared with a bound that stays: Linux 6.1 knows little of
- * differences, and Linux 6.12 does not see that only so many multiples of a step fit.
+ * differences, and Linux 6.12 does not see how few multiples of a step fit.
  */
 static __always_inline u64 sum_payload(u8 *payload, u64 len)
 {
@@ -243,7 +243,7 @@ static __always_inline u32 has_half(struct __sk_buff *skb, u64 *flows)
  * Make the headers those of one packet, with the checksum over its payload. The
  * checksum of a packet that travelled alone is filled in only if it is the half that
  * is left to a NIC: over a packet that was damaged on its way, a new one would hide
- * the damage. One in 65,536 damaged packets has that half by chance, so whoever holds
+ * the damage. One in 65,536 damaged packets has that half by chance, so a reader who holds
  * what came over a network asks is_partial() as well. Returns 1 if there is damage.
  */
 static __always_inline u32 mend_headers(u8 *head, const struct copy_at *c)

@@ -78,12 +78,12 @@ struct mrc_host {                /* map host, one entry; written by the daemon *
 	__u32 probe_most;        /* ... and this many may be saved up */
 	__u32 idle_gap_ns;       /* between probes of idle paths, over all QPs; 0: none are sent */
 	__u32 cell_bytes;        /* longest IP packet that spray sends as a cell; longer ones are cut */
-	__u32 circle_ns;         /* a cell that is early waits so long in the CPU's backlog before it is copied */
+	__u32 circle_ns;         /* time that an early cell waits in the CPU's backlog before it is copied */
 	__u32 solicit_ns;        /* least time between two questions for a SACK of a QP */
 	__u32 cc_target_ns;      /* queueing delay that one sender alone may cause; 0: no congestion control */
 	__u32 cc_rate;           /* what the planes can carry together, bytes in a millisecond */
 	__u32 retry_limit;       /* a QP gives up if its oldest packet was sent again more often than this ... */
-	__u32 retry_s;           /* ... and was not acknowledged for so long; 0 in either: never */
+	__u32 retry_s;           /* ... and was not acknowledged for this time; 0 in either: never */
 	__u32 qps;               /* QPs that the maps have room for */
 	__u32 datagram_max_ms;   /* what is not TCP's is not sent when it is older; 0: it is at any age */
 	__u16 cell_port;         /* net: UDP port of cells in MRC_CELL_UDP */
@@ -108,7 +108,7 @@ struct mrc_host {                /* map host, one entry; written by the daemon *
  * that. Maps peer_budgets, net_budgets and indices.
  */
 #define MRC_INDICES 16            /* room for numbers of a peer's exchanges and epochs in map indices */
-#define MRC_NET_BUDGETS 1024     /* prefixes of the planes share so many by a hash of theirs ... */
+#define MRC_NET_BUDGETS 1024     /* budgets that prefixes of the planes share, by a hash of theirs ... */
 #define MRC_REST_BUDGET 1024     /* ... and all other addresses share the next one */
 struct mrc_budget {
 	__u64 due_ns;            /* all that it sent is paid for then; atomic */
@@ -120,7 +120,7 @@ struct mrc_budget {
 #define MRC_ADMITTED_MARK 0x6d726341 /* skb->mark of what mrc_receive lets through to the daemon's sockets */
 /* skb->mark of clones that come to mrc_beat at once: what the packet is for, and a number of 16 bits. */
 #define MRC_KICK_MARK 0x6d6b0000 /* mrc_tick runs on it, for the QP of this index */
-#define MRC_IDLE_MARK 0x6d690000 /* mrc_idle does so many turns on it */
+#define MRC_IDLE_MARK 0x6d690000 /* its low bits are the turns that mrc_idle does on it */
 #define MRC_RELEASE_MARK 0x6d720000 /* mrc_release goes on with it, for the QP of this index */
 #define MRC_WAKE_MARK 0x6d770000 /* a beat is made of it */
 #define MRC_MARK_KIND 0xffff0000
@@ -240,7 +240,7 @@ struct mrc_tx {                  /* map txs, sender half of a QP */
 	struct bpf_spin_lock lock;
 	__u32 next;              /* PSN of the next packet; lock */
 	__u32 una;               /* oldest PSN not acknowledged; lock */
-	__u32 held;              /* the last so many PSNs before next wait for the window; lock */
+	__u32 held;              /* number of the last PSNs before next that wait for the window; lock */
 	__u32 high;              /* highest PSN reported by a SACK, plus one; lock */
 	__u32 heard;             /* count of bytes in the newest SACK, 24 bits; lock */
 	__u32 granted;           /* the window that it grants, PSNs; 0: nothing was heard; lock */
@@ -329,7 +329,7 @@ struct mrc_rx {                  /* map rxs, receiver half of a QP */
 	struct bpf_spin_lock lock;
 	__u32 next;              /* next PSN to deliver; lock, and only the owner while busy */
 	__u32 high;              /* highest PSN received, plus one; lock */
-	__u32 busy;              /* not 0: a program owns next and delivers: one, and so many PSNs that only its skb has; lock */
+	__u32 busy;              /* not 0: a program owns next and delivers: one, and the number of PSNs that only its skb has; lock */
 	__u32 pending_packets;   /* arrived since the last SACK; lock */
 	__u32 pending_bytes;     /* lock */
 	__u32 waiting;           /* packets held behind a gap; lock */
@@ -437,7 +437,7 @@ struct mrc_path {                /* map paths[(qp * 8 + plane) * evs + slot] */
 	__u32 prompt;            /* round trips in a row near the plane's usual; racy */
 	__u32 gone;              /* data packets lost in a row of which none as long as gone_len arrived; lock of tx, and racy when cleared */
 	__u32 gone_len;          /* the shortest of these, bytes; lock of tx */
-	__u32 trial_len;         /* the probe on its way is a trial of so many bytes; 0: a probe of MRC's; tick, idle and control */
+	__u32 trial_len;         /* bytes of the trial on its way; 0: it is a probe of MRC's; tick, idle and control */
 	__u32 fits;              /* length of the last trial that was answered, bytes; learn: racy */
 	__u64 answered_ns;       /* when a probe of MRC's was answered last; receive: racy */
 };

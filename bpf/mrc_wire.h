@@ -141,7 +141,7 @@ struct mrc_seth {
 #define MRC_CC_OOO 0x7fff        /* in .ooo */
 #define MRC_CC_BYTES_UNIT 256    /* .bytes counts nominal sizes in these, rounded up */
 #define MRC_CC_RESTORE 0x80000000 /* in .bytes: the window from before the penalty may return ... */
-#define MRC_CC_PENALTY 0x7f      /* ... and the penalty: the window shrinks by so many 128th of what arrived */
+#define MRC_CC_PENALTY 0x7f      /* ... and the penalty: by how many 128ths of what arrived the window shrinks */
 #define MRC_CC_PENALTY_SHIFT 24
 struct mrc_cc_state {
 	__u16 tx_timestamp;      /* reflected from TSETH or PETH */

@@ -16,16 +16,16 @@
 #define NSCC_FIRST_PART 4        /* ... or this part of what the planes carry in a millisecond */
 #define NSCC_GATE 8              /* QuickAdapt acts if less than this part of the window arrived */
 #define NSCC_STUCK 64            /* round trips at the smallest window that show a longer base */
-#define NSCC_TARGETS 4ull         /* the window holds at most a round trip and a half, and so many targets */
+#define NSCC_TARGETS 4ull         /* the window holds at most a round trip and a half, and this number of targets */
 #define NSCC_ASKS 8              /* while the window is full, each such part of it asks for a SACK */
 #define NSCC_PARK 4              /* the parking interface lets out this part of what the planes carry ... */
-#define NSCC_PARK_LEAST 128      /* ... in packets of at least so many bytes: no skb is cut into its transport header */
+#define NSCC_PARK_LEAST 128      /* ... in packets of at least this number of bytes: no skb is cut into its transport header */
 #define NSCC_SINGLES 131072      /* bytes of TCP that may wait in single packets beyond what large segments may */
-#define NSCC_TURN_NS 20000000ull /* a connection whose packets would be lost has one of these at a time, so often */
+#define NSCC_TURN_NS 20000000ull /* time between two of these for a connection whose packets would be lost */
 #define NSCC_OTHERS 32768        /* bytes that may always wait, if they are not TCP's ... */
 #define NSCC_BURST 262144        /* ... and in a burst, at least; more if ... */
-#define NSCC_BURST_MS 10         /* ... the planes carry more in so many milliseconds; a burst may last ... */
-#define NSCC_BURST_NS 20000000ull /* ... for so long until everything has been sent */
+#define NSCC_BURST_MS 10         /* ... the planes carry more in this number of milliseconds; a burst may last ... */
+#define NSCC_BURST_NS 20000000ull /* ... for this time until everything has been sent */
 
 /* Class of a packet's length, of MRC_LENGTHS. */
 static __always_inline u32 length_class(u32 len)

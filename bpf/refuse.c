@@ -9,7 +9,7 @@
  */
 
 #define ANSWER_GAP_NS 100000ull  /* time between two refusals of a QP, or two SACKs for copies, in the long run ... */
-#define ANSWER_BURST 8           /* ... of which so many may leave at once */
+#define ANSWER_BURST 8           /* ... of which this number may leave at once */
 
 /* May an answer leave now? `paid_ns` is the time until which those before are paid for. Lock of rx held. */
 static __always_inline u32 may_answer(u64 *paid_ns, u64 now)

@@ -42,7 +42,7 @@ static __always_inline int release(struct __sk_buff *skb, u32 qp, struct resendi
 }
 
 /*
- * Go on in another chain of programs: a chain ends after so many tail calls, and what
+ * Go on in another chain of programs: a chain has a limited number of tail calls, and what
  * waits must leave faster than anything can come.
  */
 static __always_inline int release_on(struct __sk_buff *skb, const struct mrc_host *h, u32 qp)

@@ -10,7 +10,7 @@
 #define ACK_STEPS 100            /* rounds of the loop over arrived packets and words: the verifier of
 				  * Linux 6.1 walks some 6,000 instructions for each */
 #define ABSURD_SACKS 16          /* SACKs in a row that mean that the QP is out of step ... */
-#define OUT_OF_STEP_NS 1000000000ull /* ... if nothing was acknowledged for so long */
+#define OUT_OF_STEP_NS 1000000000ull /* ... if nothing was acknowledged for this time */
 
 /* One transmission of the packet that caused a SACK. */
 struct trigger {

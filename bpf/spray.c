@@ -90,7 +90,7 @@ static __always_inline int spray_refuse(struct __sk_buff *skb, const struct flow
 	return spray_drop(why);
 }
 
-#define TRIAL_NS 500000000ull    /* a peer that the daemon does not hear has so long to answer something new */
+#define TRIAL_NS 500000000ull    /* time that a peer, which the daemon does not hear, has to answer something new */
 
 /*
  * Is the peer really away? Its daemon may be dead while its data path works. So the first

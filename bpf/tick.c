@@ -7,8 +7,8 @@
  * The skb is a clone of the packet that circles, and the carrier of whatever is sent.
  */
 
-#define TRUST_AGAIN_NS 1000000000ull /* planes stay suspects for so long after the last sign of it */
-#define REVERSE_SACKS 4          /* a receive-only QP probes for a return path with every so many of its SACKs */
+#define TRUST_AGAIN_NS 1000000000ull /* planes stay suspects for this time after the last sign of it */
+#define REVERSE_SACKS 4          /* SACKs of a receive-only QP between two probes for a return path */
 
 /* Give up on a gap that stayed open for hole_timeout_ns. */
 static __always_inline void tick_hole(const struct mrc_host *h, struct mrc_rx *rx, u64 now)

@@ -199,7 +199,7 @@ def _checked(made: Fabric, places: dict[str, str]) -> str:
 
 
 def _replace(output: Path, text: str) -> None:
-    """Write a file in one step: whoever reads it meanwhile sees the old one or the new one."""
+    """Write a file in one step: a reader sees the old one or the new one."""
     from mrcd.service import statefile  # noqa: PLC0415
 
     try:

@@ -49,8 +49,8 @@ def quick() -> None:
     metavar="ADDRESS/LENGTH",
     help="An address of mrc0; may be repeated.  [default: of 10.99.0.0/16 and fd99::/64, by name]",
 )
-@click.option("--hosts", default=2, show_default=True, help="Wait for so many hosts in all.")
-@click.option("--wait", default=60, show_default=True, help="Give up after so many seconds.")
+@click.option("--hosts", default=2, show_default=True, help="Wait for this number of hosts in all.")
+@click.option("--wait", default=60, show_default=True, help="Give up after this number of seconds.")
 @click.option("--insecure", is_flag=True, help="Do without a secret: anyone can pose as a host.")
 @click.option("--bpffs", envvar="MRCD_BPFFS", show_envvar=True, help="That of mrcd.")
 @click.option("--cache-dir", envvar="MRCD_CACHE_DIR", show_envvar=True, help="That of mrcd.")

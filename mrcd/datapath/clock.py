@@ -31,9 +31,9 @@ CARRIER = bytes(12) + b"\x86\xdd" + bytes(114)
 LOOK_S: Final = 0.1
 """Time between two looks at the count of beats: several beats, also while they are slow."""
 LOOK_TICKS: Final = 3
-"""... and so many ticks at least."""
+"""... and this number of ticks at least."""
 LOST_LOOKS: Final = 10
-"""A clock that has stood still for so many looks, with a new beat made at each, is named."""
+"""Number of looks in a row at which a new beat did not help, after which status names the clock."""
 SOURCE: Final = "clock"
 
 _CLOCK = ABI.structs["mrc_clock"]

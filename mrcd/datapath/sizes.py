@@ -15,7 +15,7 @@ from mrcd.wire.abi import ABI
 
 _DIGITS = 16
 _FEW_QPS = 1024
-"""The clock's search for active QPs takes so many in one run; more have to be compiled in."""
+"""QPs that the clock searches in one run; more have to be compiled in."""
 _SLOT_SPARE = 640
 """Bytes behind a slot's packet that programs may read: headers and sums go in fixed steps."""
 

@@ -35,7 +35,7 @@ QUEUE_TARGET_NS = 2_500 * US
 CC_TARGET_NS = 1_000 * US
 """Least queueing delay that a sender alone may cause: a busy CPU delays packets by as much."""
 CC_TARGET_PACKETS = 2
-"""... or the time that so many packets of full length take on the slowest plane."""
+"""... or the time that this number of full packets takes on the slowest plane."""
 CC_RATE_MBPS = 100_000
 """What a plane is taken to carry if neither the fabric's description nor a NIC says."""
 PROBE_INTERVAL_NS = 1 * MS

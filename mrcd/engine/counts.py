@@ -19,9 +19,9 @@ from mrcd.service.findings import Findings
 LOOK_S: Final = 1.0
 """Time between two looks."""
 LEAST: Final = 4
-"""So many packets are passed on and none is read before that is said."""
+"""Number of packets passed on, of which none is read, after which status names it."""
 KEPT: Final = 10
-"""For so many looks it is said that something was refused."""
+"""Number of looks after a refusal during which status names it."""
 _FIREWALL = "firewall"
 
 

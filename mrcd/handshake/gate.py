@@ -132,7 +132,7 @@ class Gate:
         self._by_key[channel.remote] = channel
 
     def _memory_of_guest(self, remote: bytes) -> ChannelMemory | None:
-        """Forget a guest who is a peer from now on; recordings of his INITs stay useless."""
+        """Forget a guest that is a peer from now on; recordings of its INITs stay useless."""
         guest = self.guests.forget(remote)
         return None if guest is None else ChannelMemory(heard=guest.stamp)
 

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Strangers that ask for keys, until they are peers or refused (pure).
 
-A stranger's INIT proves that he has some key pair, not that he may be here. His RESPONSE is made
-with the pre-shared key, which follows from the secret of the fabric: only who knows the secret can
-say anything under the epoch that it gives. So a Guest is nothing until he has said something. Then
-he is asked who he is (introduction.py), again and again until he says it, and what he says is for
-the caller to judge. Nothing of the data path knows a Guest but the index of his epoch, and none of
-his keys is used for packets: a host that is taken as a peer agrees on others.
+A stranger's INIT proves that it has some key pair, not that it may be here. Its RESPONSE is made
+with the pre-shared key, which follows from the secret of the fabric: only a host that knows the
+secret can say anything under the epoch. So a Guest counts for nothing until it has said something.
+Then it is asked which host it is (introduction.py), until it answers, and the caller judges the
+answer. The data path knows of a Guest only the index of its epoch, and no packet is sealed with its
+keys: a host that is taken as a peer agrees on others.
 
-There are at most GUESTS_MAX. One who has proved nothing makes room for the next.
+There are at most GUESTS_MAX. One that has proved nothing makes room for the next.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ GUESTS_MAX: Final = 64
 UNPROVED_NS: Final = 10 * SECOND
 """How long a guest may be silent."""
 PROVED_NS: Final = 180 * SECOND
-"""How long one may stay who has spoken; his keys are too old then."""
+"""How long a guest may stay that has spoken; its keys are too old then."""
 ASK_GAP_NS: Final = 1 * SECOND
 """The least time between two questions to one guest, and between two answers that are heard."""
 REFUSED_GAP_NS: Final = 10 * SECOND
@@ -47,7 +47,7 @@ Place = tuple[int, int]
 
 @dataclass(slots=True, repr=False, eq=False)
 class Guest:
-    """One stranger, known by his public key and the place from which he asks."""
+    """One stranger, known by its public key and the place from which it asks."""
 
     place: Place
     remote: bytes
@@ -59,15 +59,15 @@ class Guest:
     window: Window
     counter: int = 0
     proved: bool = False
-    ask_ns: int = 0  # he is asked again from then on
-    hear_ns: int = 0  # what he says of himself is heard again from then on
+    ask_ns: int = 0  # it is asked again from then on
+    hear_ns: int = 0  # what it says of itself is heard again from then on
 
     def fresh(self, now_ns: int) -> bool:
-        """Return whether he may stay."""
+        """Return whether it may stay."""
         return now_ns - self.began_ns < (PROVED_NS if self.proved else UNPROVED_NS)
 
     def on_sealed(self, datagram: bytes, *, now_ns: int) -> list[ChannelCommand]:
-        """Open what he has sealed, and ask who he is unless he says so."""
+        """Open what it has sealed, and ask which host it is unless it says so."""
         if not self.fresh(now_ns):
             raise Dropped(Drop.EXPIRED)
         plaintext = opened(self.secrets, self.window, datagram)
@@ -83,15 +83,15 @@ class Guest:
         return self._say(introduction.question())
 
     def on_cookie(self, datagram: bytes, *, now_ns: int) -> list[ChannelCommand]:
-        """Drop it: nobody asked for it."""
+        """Drop the datagram: a guest is never asked for one."""
         raise Dropped(Drop.UNKNOWN_INDEX)
 
     def on_response(self, datagram: bytes, *, now_ns: int) -> list[ChannelCommand]:
-        """Drop it: nobody asked for it."""
+        """Drop the datagram: a guest is never asked for one."""
         raise Dropped(Drop.UNKNOWN_INDEX)
 
     def refuse(self, reason: str, *, now_ns: int) -> list[ChannelCommand]:
-        """Tell him why he is not taken, and leave him alone for a while."""
+        """Say why it is not taken, and ask nothing for a while."""
         self.ask_ns = now_ns + REFUSED_GAP_NS
         return self._say(introduction.refusal(reason))
 
@@ -117,7 +117,7 @@ class Guests:
     def on_init(
         self, asks: Responder, index: int, psk: bytes, place: Place, *, now_ns: int
     ) -> list[ChannelCommand]:
-        """Answer the INIT of a stranger, whose key nobody has."""
+        """Answer the INIT of a stranger, whose key is in no file."""
         said = sealing.asked(asks.payload)
         former = self._known.get(asks.remote)
         if said.epoch > EPOCH_MAX:
@@ -152,7 +152,7 @@ class Guests:
         self.forget(silent)
 
     def forget(self, remote: bytes) -> Guest | None:
-        """Forget the guest with a public key, and return him."""
+        """Forget the guest with a public key, and return it."""
         guest = self._known.pop(remote, None)
         if guest is not None:
             self._indices.pop(guest.index, None)

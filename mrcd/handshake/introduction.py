@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """What a host and a stranger say to each other, sealed, before the stranger is a peer (pure).
 
-    Question      who are you? to a stranger who has proved to know the secret
-    Introduction  his entry in his fabric file, and the digest of the frame (mrcd/fabric/digest.py)
-    Refusal       why he is not taken as a peer
+    Question      which host are you? to a stranger that has proved to know the secret
+    Introduction  its entry in its fabric file, and the digest of the frame (mrcd/fabric/digest.py)
+    Refusal       why it is not taken as a peer
 
 A host that takes strangers asks; every host answers one that it has as a peer.
 """

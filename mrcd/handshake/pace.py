@@ -69,7 +69,7 @@ class Pace:
 
     @property
     def crowd(self) -> bool:
-        """Return whether so many peers answer that keepalives leave in batches, a little late."""
+        """Return whether enough peers answer for keepalives to leave in batches, a little late."""
         return self.answering > FEW
 
     def beat(self, due_ns: int) -> int:

@@ -149,7 +149,7 @@ def noise_of(datagram: bytes) -> bytes:
 
 
 def mac1(receiver: bytes, body: bytes) -> bytes:
-    """Return the MAC that whoever knows the receiver's public key can make."""
+    """Return the MAC that a sender needs the receiver's public key for."""
     return siphash(mac1_key(receiver), padded(body)).to_bytes(MAC1_BYTES, "little")
 
 
@@ -159,7 +159,7 @@ def mac1_key(receiver: bytes) -> bytes:
 
 
 def mac2(cookie: bytes, body: bytes) -> bytes:
-    """Return the MAC that whoever was given the cookie can make; `body` includes mac1."""
+    """Return the MAC that a sender needs the cookie for; `body` includes mac1."""
     return _mac(cookie, body)
 
 

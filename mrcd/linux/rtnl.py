@@ -49,7 +49,7 @@ _IFA_ADDRESS, _IFA_LOCAL = 1, 2
 _RTA_DST, _RTA_OIF, _RTA_METRICS, _RTAX_MTU = 1, 4, 8, 2
 _TABLE_MAIN, _TYPE_UNICAST = 254, 1
 _TRIES = 3
-"""A dump that changes under our eyes is asked for again, at most so often."""
+"""Number of times that a dump is asked for if it changes meanwhile."""
 _GROUPS: Final = 0x1 | 0x8 | 0x10 | 0x100 | 0x40 | 0x400
 """Links, queues, and addresses and routes of IPv4 and IPv6 (linux/rtnetlink.h, RTMGRP_*)."""
 

@@ -18,7 +18,7 @@ from typing import Final
 from mrcd.wording import CUT
 
 SPAN: Final = 3
-"""For so many looks in a row packets have to wait ..."""
+"""Number of looks in a row at which packets have to wait ..."""
 STEADY: Final = 1.25
 """... at rates that differ by no more than this factor. What arrives may differ by as much."""
 SMOOTH: Final = 1.5
@@ -33,7 +33,7 @@ limits the rate."""
 AGAIN_S: Final = 10.0
 """A peer is asked again about a plane after this time."""
 LASTS_S: Final = 3600.0
-"""An estimate is told for so long after it was confirmed."""
+"""Time for which an estimate is told after it was confirmed."""
 ASKED_MOST: Final = 4
 """Peers that are asked about a plane at once."""
 WAIT_NS: Final = 300_000

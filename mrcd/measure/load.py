@@ -42,7 +42,7 @@ _WAKE_S: Final = 0.1
 _FULL_S: Final = 0.0002
 _WAITING_BYTES: Final = 1 << 20
 _LONG_TRIES, _LONG_S, _LONG_MAX_S = 3, 0.04, 0.5
-"""A long packet is lost if so many are not answered, each within _LONG_S and four round trips."""
+"""Tries of a long packet before it counts as lost; each waits for _LONG_S and four round trips."""
 _PINGS, _PING_GAP_S = 10, 0.01
 HEARD_S: Final = 3.0
 """The first small packet is answered within this time, or none will be."""

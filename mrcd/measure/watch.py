@@ -32,10 +32,10 @@ LOOK_S: Final = 1.0
 LOOKED_AT: Final = 64
 """Peers whose round trips are looked at in turn, besides those to which packets wait."""
 PRESSED_S: Final = 10.0
-"""Where more was offered than windows took, TCP may leave it at what gets through for so long."""
+"""Time for which TCP may leave it at what gets through after more was offered than that."""
 SAMPLE_S: Final = 0.04
 SAMPLES: Final = 25
-"""A peer that asks is told the mean and the most of so many samples of what arrives."""
+"""Samples of what arrives, of which a peer that asks is told the mean and the most."""
 _MBPS: Final = 125_000  # bytes a second
 
 _ByPlane = dict[int, set[str]]

@@ -125,13 +125,13 @@ TransmitTo = Callable[[Place, int, bytes], None]
 
 
 class Admission(Protocol):
-    """Who decides about strangers that know the secret. The methods must not block."""
+    """Decides about strangers that know the secret. The methods must not block."""
 
     def introduced(self, host: Host, frame: int, refuse: Callable[[str], None]) -> None:
         """Take a stranger as a peer, or call `refuse` with the reason, now or later.
 
-        He has proved to know the secret and to be at the place of the host that he says to be.
-        `frame` is the digest of his fabric file's frame.
+        It has proved to know the secret and to be at the place of the host that it says to be.
+        `frame` is the digest of its fabric file's frame.
         """
 
     def elsewhere(self, peer: str, place: Place) -> None:
@@ -464,7 +464,7 @@ class Channels:
                 self._transmit_at(plane, address, datagram)
 
     def _judge(self, guest: Stranger, plaintext: bytes) -> None:
-        """Pass on what a stranger says of himself, if his key and his place agree with it."""
+        """Pass on what a stranger says of itself, if its key and its place agree with it."""
         plane, now = self._plane, time.monotonic_ns()
 
         def refuse(reason: str) -> None:

@@ -15,7 +15,7 @@ from mrcd.paths.largest import LEAST
 from mrcd.wire.abi import ABI
 
 PLAIN_S: Final = 10.0
-"""A peer to which cells got through on no plane gets none for so long: a change costs data."""
+"""Time without cells to a peer that got none on any plane: a change costs data."""
 
 
 @dataclass(frozen=True, slots=True)

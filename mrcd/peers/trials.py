@@ -36,14 +36,14 @@ AGAIN_S = 2.0
 PAUSE_S = 0.05
 """Least time between two planes that are looked at in turn: with many, a round takes longer."""
 WAITS_S = (0.025, 0.025, 0.06, 0.1)
-"""A length that is lost so often in a row, in spite of such waits, does not get through."""
+"""Waits for an answer, one for each try of a length; it does not pass if all are in vain."""
 HASTY = 2
-"""After so many of them, where data has just been lost."""
+"""Number of tries where data has just been lost."""
 LONG_LOST = 3
-"""So many packets lost in a row on a path, all longer than what passes, confirm a length."""
+"""Packets lost in a row on a path, all longer than what passes, that confirm a length."""
 ROUNDS = 3
-"""So often in a row data is lost between two other packets that get through, before a plane counts
-as one that swallows it: one that comes and goes loses both."""
+"""Times in a row that data is lost between two probes that get through, before a plane counts as
+one that swallows data: a plane that comes and goes loses both."""
 SHORT = 128
 """Bytes of a packet that nobody takes for long. Where such packets arrive and none of the least
 length that matters does, it is their length by which they are lost, and not a full queue."""

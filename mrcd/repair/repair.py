@@ -42,7 +42,7 @@ QUIET_SHARE: Final = 0.004
 """The same without news: with a thousand peers, what the kernel tells nothing of may wait."""
 SOURCE: Final = "interfaces"
 ASKED: Final = 64
-"""In a look, the kernel is asked for the ways to so many addresses of peers, in turn."""
+"""Addresses of peers to which the kernel is asked for the way in one look; they take turns."""
 
 _OURS = {Kind.SETTINGS, Kind.ADDRESS}
 """What `remake` puts right."""

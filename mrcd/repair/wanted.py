@@ -19,8 +19,7 @@ Offloads = Mapping[str, bool]
 _TAKING = frozenset({"bridge", "bond", "team"})
 """Kinds of interfaces to which all goes that arrives at their ports."""
 _BURST_SLACK, _TICK_NS = 4, 64
-"""A bucket's depth may differ by so many bytes, and by what passes in a tick: it is kept as a
-time."""
+"""Bytes by which a bucket's depth may differ beside what passes in a tick, as it is a time."""
 
 
 class Kind(Enum):
