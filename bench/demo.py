@@ -8,7 +8,6 @@ elsewhere would not notice. MPTCP begins on a plane that survives.
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import sys
@@ -49,11 +48,9 @@ Say = Callable[[str], None]
 
 def main() -> None:
     """Run the demo; exit with status 1 if it could not be run."""
-    parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
+    parser = entry.parser(__doc__, name="demo", rounds=3, figures=False)
     parser.add_argument("--mtu", type=int, default=9000, help="MTU of the planes")
-    parser.add_argument("--rounds", type=int, default=3, help="repetitions; medians are shown")
     parser.add_argument("--plot", type=Path, default=Path("demo.png"), help="the picture's file")
-    parser.add_argument("--name", default="demo", help="name of the lab")
     args = parser.parse_args()
     entry.begin("demo")
     try:

@@ -33,7 +33,6 @@ from cli.lab.multiqueue import ONE_QUEUE, HostNics
 from cli.lab.state import LabFailed
 from mrcd import __version__
 
-_ABOUT = __doc__.partition("\n")[0] if __doc__ else ""
 COMPETITORS = (*routes.EVERY, *unlimited.OF_SPEED, *ways.EVERY)
 """All competitors of all workloads, in the order of columns and colours."""
 
@@ -75,7 +74,7 @@ def _goes_on(args: argparse.Namespace) -> bool:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m bench.compare", description=_ABOUT)
+    parser = entry.parser(__doc__, name="compare", seed=1, figures=False)
     parser.add_argument(
         "--quick",
         action="store_true",
@@ -99,7 +98,6 @@ def _arguments() -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument("--hosts", nargs="+", type=int, help="only labs of 2, 4 or 8 hosts")
     parser.add_argument("--rounds", type=int, help="rounds of everything, instead of 2 or 3")
-    parser.add_argument("--seed", type=int, default=1, help="seed of the order and the pairs")
     parser.add_argument(
         "--add", action="store_true",
         help="keep the figures in the JSON, and replace only those that are measured again",
@@ -117,7 +115,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, metavar="FILE", help="default: beside the report")
     parser.add_argument("--plots", type=Path, metavar="DIR", help="default: beside the report")
     flow.nic_options(parser)
-    parser.add_argument("--name", default="compare", help="name of the lab")
     args = parser.parse_args()
     args.json = args.json or args.report.with_suffix(".json")
     args.plots = args.plots or args.report.parent

@@ -18,7 +18,6 @@ import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 
@@ -286,8 +285,7 @@ def _case(between: str, mtu: int, which: str, connections: int) -> str:
 
 def arguments() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    about = __doc__.partition("\n")[0] if __doc__ else ""
-    parser = argparse.ArgumentParser(prog="python -m bench.compare.anywhere", description=about)
+    parser = entry.parser(__doc__, name="anywhere", rounds=5, seconds=3, seed=1)
     parser.add_argument(
         "--between", nargs="+", choices=BETWEEN, default=["router4"], help="what is between hosts"
     )
@@ -302,11 +300,6 @@ def arguments() -> argparse.ArgumentParser:
         help="whether segments cross the cables whole, or are cut, and merged by the receiver",
     )  # fmt: skip
     parser.add_argument("--planes", type=int, default=4)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=3, help="of a turn")
-    parser.add_argument("--seed", type=int, default=1, help="seed of the order of turns")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to FILE")
-    parser.add_argument("--name", default="anywhere", help="beginning of the namespaces' names")
     return parser
 
 

@@ -13,10 +13,8 @@ docs/performance.md explains the figures.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 from bench.fastpath import large, parts, runs, traffic
 from bench.instruments import entry
@@ -28,7 +26,7 @@ PARTS = ("programs", "parts", "traffic", "large")
 
 def main() -> None:
     """Measure, print and save the figures."""
-    parser = argparse.ArgumentParser(prog="python -m bench.fastpath", description=__doc__)
+    parser = entry.parser(__doc__, name="fastpath")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART")
     parser.add_argument("--mtu", nargs="+", type=int, default=[1500, 9000])
     parser.add_argument("--rounds", type=int, help="repetitions of everything")
@@ -36,8 +34,6 @@ def main() -> None:
     parser.add_argument("--framing", choices=FRAMINGS, help="framing of mrcd's data in `large`")
     about = "longest cells in `large`, bytes; 0: single packets"
     parser.add_argument("--cell-max", nargs="+", type=int, metavar="BYTES", help=about)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to FILE")
-    parser.add_argument("--name", default="fastpath", help="name of the lab")
     args = parser.parse_args()
     entry.begin("fastpath")
     results = _all(

@@ -11,7 +11,6 @@ state shared by CPUs, used by one and by two of them. `bench.scale` measures the
 
 from __future__ import annotations
 
-import argparse
 import gc
 import random
 import sys
@@ -40,12 +39,10 @@ SIZES = (100, 500, 2000, 4000, 8800)
 
 def main() -> None:
     """Measure, print and save the figures."""
-    parser = argparse.ArgumentParser(prog="python -m bench.fastpath.growth", description=__doc__)
+    parser = entry.parser(__doc__, name="growth")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART")
     parser.add_argument("--rounds", type=int, help="repetitions of everything")
     parser.add_argument("--quick", action="store_true", help="run fewer and shorter rounds")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to FILE")
-    parser.add_argument("--name", default="growth", help="name of the namespace")
     args = parser.parse_args()
     entry.begin("growth")
     rounds, packets = args.rounds or (3 if args.quick else 9), 128 if args.quick else 256

@@ -12,7 +12,6 @@ between two beats over a few milliseconds. To that comes a timer's interrupt.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import itertools
 import math
@@ -191,11 +190,7 @@ def busy(rig: Rig, qps: int) -> None:
 
 def main() -> None:
     """Measure and print the figures."""
-    parser = argparse.ArgumentParser(prog="python -m bench.fastpath.ticks", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=10, help="length of each measurement")
-    parser.add_argument("--rounds", type=int, default=5, help="of the measurement of costs")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to FILE")
-    parser.add_argument("--name", default="ticks", help="name of the lab")
+    parser = entry.parser(__doc__, name="ticks", rounds=5, seconds=10)
     args = parser.parse_args()
     entry.begin("bench")
     lines = [

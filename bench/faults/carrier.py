@@ -11,7 +11,6 @@ their maps, and on the sender's NIC.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import fcntl
 import os
@@ -26,6 +25,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bench.instruments import entry
 from bench.instruments.running import running
 from mrcd.linux import bpf, netns
 from mrcd.linux.carrier import link_changes
@@ -233,8 +233,7 @@ def measure(made: RunningLab, loser: str, kind: str) -> Figures:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=20)
+    parser = entry.parser(__doc__, rounds=20, figures=False)
     parser.add_argument("--rate", type=int, default=300, help="of each link, Mb/s")
     options = parser.parse_args()
     sys.setswitchinterval(50e-6)  # this process watches, sends and listens at the same time

@@ -10,7 +10,6 @@ packets on the sender's NICs, stamped by the kernel. --events saves the former.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import re
 import subprocess
@@ -285,14 +284,12 @@ def ports(name: str, count: int) -> Iterator[Line]:
 
 def main() -> None:
     """Measure, print, and save the requested files."""
-    parser = argparse.ArgumentParser(prog="python -m bench.faults.failover", description=__doc__)
+    parser = entry.parser(__doc__, name="failover")
     parser.add_argument("--deaths", type=int, default=60, help="deaths of paths; 0 for none")
     parser.add_argument("--ports", type=int, default=20, help="lost carriers; 0 for none")
     parser.add_argument("--mtu", type=int, default=9000, help="MTU of the planes")
     parser.add_argument("--rate", type=int, default=SHAPE.rate_mbps, help="Mb/s of each link")
     parser.add_argument("--events", type=Path, metavar="FILE", help="save path watch's output")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to FILE")
-    parser.add_argument("--name", default="failover", help="name of the lab")
     args = parser.parse_args()
     entry.begin("bench")
     lines: list[Line] = []

@@ -12,13 +12,13 @@ which the receiver's application got nothing, up to a second after the repair.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from bench.instruments import entry
 from bench.instruments.running import running
 from rigs import lab_hosts, mistakes
 from rigs.mistakes import HOST, NAMED, OTHER, REPAIRED, Mistake
@@ -121,8 +121,7 @@ def show(mistake: Mistake, figures: Figures) -> None:
 
 def main() -> None:
     """Measure all mistakes and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=10)
+    parser = entry.parser(__doc__, rounds=10, figures=False)
     parser.add_argument("--rate", type=int, default=100, help="of each link, Mb/s")
     parser.add_argument("--only", nargs="+", metavar="WORD", help="mistakes with one in its name")
     options = parser.parse_args()

@@ -10,7 +10,6 @@ numbered UDP, and requests with answers, whose contents are checked byte by byte
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import itertools
 import os
@@ -79,13 +78,9 @@ class Outcome:
 
 def main() -> None:
     """Measure each step in each round, and print the figures."""
-    parser = argparse.ArgumentParser(prog="python -m bench.faults.upgrade", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3, help="repetitions of everything")
-    parser.add_argument("--seconds", type=float, default=4, help="of traffic after each step")
+    parser = entry.parser(__doc__, name="upgrade", rounds=3, seconds=4)
     parser.add_argument("--mtu", type=int, default=9000)
     parser.add_argument("--only", nargs="+", choices=[step.name for step in STEPS], metavar="STEP")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to FILE")
-    parser.add_argument("--name", default="upgrade", help="name of the lab")
     args = parser.parse_args()
     entry.begin("bench.faults.upgrade")
     found: dict[str, list[Outcome]] = {}

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -16,6 +17,38 @@ from types import FrameType
 from bench.instruments.flow import BenchFailed
 from bench.instruments.result import Line, table
 from cli.lab.state import LabFailed
+
+
+def parser(
+    about: str | None,
+    *,
+    name: str | None = None,
+    rounds: int | None = None,
+    seconds: float | None = None,
+    seed: int | None = None,
+    figures: bool = True,
+) -> argparse.ArgumentParser:
+    """Return a parser with the options that benchmarks share, those with a default.
+
+    about: the module's documentation, of which the first line is shown. name: of what is built in
+    namespaces, a lab mostly. seconds: the length of a measurement. seed: of the order of turns.
+    figures: whether they can be written to a file.
+    """
+    spec = sys.modules["__main__"].__spec__
+    program = None if spec is None else f"python -m {spec.name.removesuffix('.__main__')}"
+    made = argparse.ArgumentParser(prog=program, description=(about or "").partition("\n")[0])
+    if rounds is not None:
+        made.add_argument("--rounds", type=int, default=rounds, help="of everything; %(default)s")
+    if seconds is not None:
+        text = "length of a measurement; %(default)s"
+        made.add_argument("--seconds", type=float, default=seconds, help=text)
+    if seed is not None:
+        made.add_argument("--seed", type=int, default=seed, help="of the order of turns")
+    if figures:
+        made.add_argument("--json", type=Path, metavar="FILE", help="write all figures to FILE")
+    if name is not None:
+        made.add_argument("--name", default=name, help="beginning of the namespaces' names")
+    return made
 
 
 def begin(name: str) -> None:

@@ -6,11 +6,9 @@ python -m bench.paper [--only NAME ...] [--rounds N] [--quick] [--mtu 9000] [--j
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from bench.instruments import entry, flow
 from bench.instruments.experiment import Experiment, Setting
@@ -29,13 +27,11 @@ NAMES = tuple(experiment.name for experiment in EXPERIMENTS)
 
 def main() -> None:
     """Run the requested experiments; build each fabric once for all experiments on it."""
-    parser = argparse.ArgumentParser(prog="make bench-paper", description=__doc__)
+    parser = entry.parser(__doc__, name="paper")
     parser.add_argument("--only", nargs="+", choices=NAMES, metavar="NAME", help=", ".join(NAMES))
     parser.add_argument("--mtu", type=int, default=9000)
     parser.add_argument("--rounds", type=int, help="repetitions of everything")
     parser.add_argument("--quick", action="store_true", help="run each experiment once")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to FILE")
-    parser.add_argument("--name", default="paper", help="name of the lab")
     args = parser.parse_args()
     entry.begin("bench")
     chosen = [each for each in EXPERIMENTS if each.name in (args.only or NAMES)]

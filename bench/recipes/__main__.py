@@ -62,19 +62,14 @@ def main() -> None:
 
 def arguments() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    about = __doc__.partition("\n")[0] if __doc__ else ""
-    parser = argparse.ArgumentParser(prog="python -m bench.recipes", description=about)
+    parser = entry.parser(__doc__, name="recipes", rounds=3, seed=1)
     keys = [each.key for each in ROUTES]
     parser.add_argument("--only", nargs="+", choices=NAMES, metavar="NAME", help=", ".join(NAMES))
     parser.add_argument(
         "--routes", nargs="+", choices=keys, default=keys, metavar="ROUTE", help=", ".join(keys)
     )
-    parser.add_argument("--rounds", type=int, default=3, help="of everything (%(default)s)")
     parser.add_argument("--rate", type=int, default=250, help="Mb/s of every link (%(default)s)")
     parser.add_argument("--mtu", type=int, default=9000, help="of the planes (%(default)s)")
-    parser.add_argument("--seed", type=int, default=1, help="of the order of turns (%(default)s)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to FILE")
-    parser.add_argument("--name", default="recipes", help="name of the lab (%(default)s)")
     return parser
 
 

@@ -28,18 +28,14 @@ SETTINGS = "[transport]\nmpr = {mpr}\n"
 
 def main() -> None:
     """Measure, print and save the figures."""
-    parser = argparse.ArgumentParser(prog="python -m bench.scale", description=__doc__)
+    parser = entry.parser(__doc__, name="scale", rounds=30, seconds=30, seed=1, figures=False)
     parser.add_argument("--peers", type=int, nargs="+", default=[2, 100, 1000, 10000])
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, metavar="PART")
-    parser.add_argument("--seconds", type=float, default=30, help="to watch an idle daemon")
     parser.add_argument("--mpr", type=int, default=2048, help="up to 1,000 peers; 128 beyond")
-    parser.add_argument("--rounds", type=int, default=30, help="rounds of each cost")
     parser.add_argument("--few", type=int, default=2, help="number of peers to compare with")
-    parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
         "--json", type=Path, metavar="FILE", default=Path("build/results/scale.json")
     )
-    parser.add_argument("--name", default="scale", help="name of the lab")
     args = parser.parse_args()
     entry.begin("bench")
     args.json.parent.mkdir(parents=True, exist_ok=True)

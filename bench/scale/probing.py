@@ -11,7 +11,6 @@ data path probes all of them without an answer: the worst case, in which all pee
 
 from __future__ import annotations
 
-import argparse
 import os
 import time
 from collections.abc import Iterator
@@ -210,12 +209,9 @@ def _program(config: Config, pinned: Path) -> None:
 
 def main() -> None:
     """Compute, measure and print the figures."""
-    parser = argparse.ArgumentParser(prog="python -m bench.scale.probing", description=__doc__)
+    parser = entry.parser(__doc__, name="probing", seconds=10)
     parser.add_argument("--peers", type=int, nargs="+", default=[10, 100, 1000])
     parser.add_argument("--real", type=int, default=10, help="up to this many are real hosts")
-    parser.add_argument("--seconds", type=float, default=10, help="length of each measurement")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to FILE")
-    parser.add_argument("--name", default="probing", help="name of the lab")
     args = parser.parse_args()
     entry.begin("bench")
     lines: list[Line] = []

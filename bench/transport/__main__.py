@@ -6,12 +6,10 @@ The program fails if a figure could not be taken, but not because a figure is ba
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from bench.instruments import entry, flow
 from bench.instruments.result import Line
@@ -48,14 +46,12 @@ NAMES = (*(item.name for item in ITEMS), SPEED)
 
 def main() -> None:
     """Measure the requested items."""
-    parser = argparse.ArgumentParser(prog="make bench-transport", description=__doc__)
+    parser = entry.parser(__doc__, name="bench")
     parser.add_argument("--only", nargs="+", choices=NAMES, metavar="ITEM", help=", ".join(NAMES))
     parser.add_argument("--mtu", nargs="+", type=int, default=[9000, 1500])
     parser.add_argument("--rounds", type=int, help="repetitions of everything")
     parser.add_argument("--quick", action="store_true", help="run once each, and shorter")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to FILE")
     flow.framing_option(parser)
-    parser.add_argument("--name", default="bench", help="name of the lab")
     args = parser.parse_args()
     entry.begin("bench")
     wanted = args.only or NAMES

@@ -8,7 +8,6 @@ of TCP with capture on and off in turn, limited by the links and limited only by
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import subprocess
@@ -18,7 +17,6 @@ import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 from bench.instruments import entry, flow
 from bench.instruments.flow import BenchFailed
@@ -167,15 +165,9 @@ def _missed(process: subprocess.Popen[bytes]) -> float:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.transport.capture_cost", description=__doc__
-    )
+    parser = entry.parser(__doc__, name="capcost", rounds=3, seconds=5)
     parser.add_argument("--switchings", type=int, default=1000, help="0 leaves them out")
-    parser.add_argument("--rounds", type=int, default=3, help="rounds of goodput; 0 for none")
-    parser.add_argument("--seconds", type=float, default=5, help="length of each flow")
     parser.add_argument("--mtu", type=int, default=9000, help="MTU of the planes")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to FILE")
-    parser.add_argument("--name", default="capcost", help="name of the lab")
     args = parser.parse_args()
     entry.begin("bench")
 

@@ -19,7 +19,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 from bench.instruments import entry, flow, path_states, stream
 from bench.instruments.experiment import Figures, Shape
@@ -119,8 +118,7 @@ def measured(args: argparse.Namespace) -> Iterator[Line]:
 
 def arguments() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    about = __doc__.partition("\n")[0] if __doc__ else ""
-    parser = argparse.ArgumentParser(prog="python -m bench.transport.datagrams", description=about)
+    parser = entry.parser(__doc__, name="dg", rounds=3, seconds=6, seed=1)
     parser.add_argument("--rates", nargs="+", type=int, default=[200, 400], help="offered, Mb/s")
     parser.add_argument("--flows", nargs="+", type=int, default=[1])
     parser.add_argument("--faults", nargs="+", choices=FAULTS, default=list(FAULTS))
@@ -129,11 +127,6 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--mtu", type=int, default=1500, help="MTU of the planes")
     parser.add_argument("--rate", type=int, default=250, help="Mb/s of every link")
     parser.add_argument("--framing", choices=FRAMINGS, default="auto", help="framing of data")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=6, help="of a turn")
-    parser.add_argument("--seed", type=int, default=1, help="seed of the order of turns")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to FILE")
-    parser.add_argument("--name", default="dg", help="beginning of the labs' names")
     return parser
 
 

@@ -16,7 +16,6 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 from bench.instruments import entry, flow, path_states, simultaneous
 from bench.instruments.experiment import Figures, Shape
@@ -88,16 +87,11 @@ def measured(args: argparse.Namespace) -> Iterator[Line]:
 
 def main() -> None:
     """Measure, print the figures, and save them."""
-    about = __doc__.partition("\n")[0] if __doc__ else ""
-    parser = argparse.ArgumentParser(prog="python -m bench.transport.overlays", description=about)
+    parser = entry.parser(__doc__, name="overlays", rounds=4, seconds=4)
     parser.add_argument("--connections", nargs="+", type=int, default=[1, 4])
     parser.add_argument("--losses", nargs="+", type=float, default=[0, 1], help="%% on plane 1")
     parser.add_argument("--mtu", type=int, default=1500, help="MTU of the planes")
     parser.add_argument("--rate", type=int, default=250, help="Mb/s of every link")
-    parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--seconds", type=float, default=4, help="of a turn")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to FILE")
-    parser.add_argument("--name", default="overlays", help="name of the lab")
     args = parser.parse_args()
     entry.begin("overlays")
     load = os.getloadavg()[0]

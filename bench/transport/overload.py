@@ -20,7 +20,6 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 
@@ -306,8 +305,7 @@ def main() -> None:
 
 def arguments() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    about = __doc__.partition("\n")[0] if __doc__ else ""
-    parser = argparse.ArgumentParser(prog="python -m bench.transport.overload", description=about)
+    parser = entry.parser(__doc__, name="overload", rounds=3, seconds=8)
     parser.add_argument("--senders", type=int, nargs="+", default=[5])
     parser.add_argument(
         "--congestion-control", nargs="+", default=["on", "off"], choices=["on", "off"]
@@ -323,11 +321,7 @@ def arguments() -> argparse.ArgumentParser:
         help="pace of a TCP connection beside the load, to a host that is not overloaded",
     )  # fmt: skip
     parser.add_argument("--hosts-per-t0", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=8)
-    parser.add_argument("--rounds", type=int, default=3)
     flow.framing_option(parser)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to FILE")
-    parser.add_argument("--name", default="overload")
     return parser
 
 

@@ -15,7 +15,6 @@ import os
 import random
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 from bench.instruments import entry, flow, path_states, stream
 from bench.instruments.experiment import Figures, Shape
@@ -88,8 +87,7 @@ def measured(args: argparse.Namespace) -> Iterator[Line]:
 
 def arguments() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    about = __doc__.partition("\n")[0] if __doc__ else ""
-    parser = argparse.ArgumentParser(prog="python -m bench.transport.queues", description=about)
+    parser = entry.parser(__doc__, name="queues", rounds=5, seconds=6, seed=1)
     parser.add_argument("--queues", nargs="+", type=int, default=[1, 4], help="of hosts' NICs")
     parser.add_argument("--qdisc", choices=QDISCS, default="", help="their queueing discipline")
     parser.add_argument("--connections", nargs="+", type=int, default=[1, 4])
@@ -97,11 +95,6 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--mtu", type=int, default=1500, help="MTU of the planes")
     parser.add_argument("--rate", type=int, default=0, help="Mb/s of every link; 0 is unlimited")
     parser.add_argument("--framing", choices=FRAMINGS, default="auto", help="framing of data")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=6, help="of a turn")
-    parser.add_argument("--seed", type=int, default=1, help="seed of the order of turns")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to FILE")
-    parser.add_argument("--name", default="queues", help="beginning of the labs' names")
     return parser
 
 

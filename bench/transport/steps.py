@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from bench.instruments import entry, flow
 from bench.instruments.experiment import WARM_S, Figures, Run, Setting, Shape
@@ -173,8 +172,7 @@ def main() -> None:
 
 def arguments() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    about = __doc__.partition("\n")[0] if __doc__ else ""
-    parser = argparse.ArgumentParser(prog="python -m bench.transport.steps", description=about)
+    parser = entry.parser(__doc__, name="steps", rounds=3)
     parser.add_argument("--only", nargs="+", choices=NAMES, metavar="CASE", help=", ".join(NAMES))
     parser.add_argument(
         "--congestion-control", nargs="+", default=["on", "off"], choices=["on", "off"]
@@ -183,9 +181,6 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--framing", nargs="+", default=["auto"], choices=FRAMINGS)
     parser.add_argument("--rate", type=int, default=250, help="Mb/s of every link")
     parser.add_argument("--bin", type=int, default=20, help="ms of the receiver's bins")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to FILE")
-    parser.add_argument("--name", default="steps", help="name of the lab")
     return parser
 
 
