@@ -18,10 +18,12 @@ PACKAGES=(
 	iproute2
 	iputils-ping
 	libc6-dev
+	lintian # the test of the Debian package
 	nftables # rules between hosts, in tests of networks that lose data
 	python3-bpfcc # bcc; PyPI's package of that name is something else
 	python3-cryptography
 	python3-venv
+	ruby # the test of the Vagrantfile
 	rsync # a real application's traffic in the benchmarks
 	systemd           # systemd-analyze, for the tests of the units
 	systemd-container # systemd-nspawn boots them
@@ -149,6 +151,24 @@ make_venv() {
 	.venv/bin/python -c 'import bcc' || die ".venv cannot import bcc although python3-bpfcc is there"
 }
 
+# Take promtool, with which alerts are tested, out of its package (19 MB to fetch): the rest of that is
+# a server, which would listen on all addresses.
+take_promtool() {
+	local folder
+	if [[ -x .venv/bin/promtool ]] || ! apt_knows prometheus; then
+		return 0
+	fi
+	say "taking promtool from the package prometheus"
+	folder=$(mktemp -d)
+	(
+		cd "$folder"
+		apt-get download -q prometheus >&2
+		dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x ./usr/bin/promtool
+	)
+	install "$folder/usr/bin/promtool" .venv/bin/
+	rm -r "$folder"
+}
+
 # Print a digest of all that the environment depends on, including the folder, because a .venv that
 # was moved does not work.
 fingerprint() {
@@ -176,5 +196,6 @@ command -v apt-get >/dev/null || die "no apt-get: this script supports only Debi
 apt_install "${PACKAGES[@]}"
 install_headers
 make_venv
+take_promtool
 fingerprint >"$STAMP"
 say "done: .venv/bin/mrcd and .venv/bin/mrcctl are ready"
