@@ -12,7 +12,7 @@ from mrcd.datapath.control import Commands
 from mrcd.datapath.datapath import Datapath
 from mrcd.datapath.prefixes import Prefixes
 from mrcd.datapath.view import ALL_PLANES, PLANES, Balance
-from mrcd.fabric import underlay, usid
+from mrcd.fabric import underlay, way
 from mrcd.linux import bpf, bpfbatch
 from mrcd.wire.abi import ABI
 
@@ -146,10 +146,10 @@ class PeerTable:
         """Return the entry of map peer_planes: the peer's address, and what leads to it."""
         config = self._config()
         address = underlay.packed(config.fabric, peer.host, plane)
+        leads = way.to(config.fabric, config.host, peer.host, plane).template
         if config.fabric.routing.network:
-            mac = self.next_hops.get((peer.name, plane), bytes(_MAC_BYTES))
-            return (address + mac).ljust(_PEER_PLANE.size, b"\0")
-        return address + usid.template_da(config.fabric.block, config.host, peer.host, plane)
+            leads = self.next_hops.get((peer.name, plane), bytes(_MAC_BYTES))
+        return (address + (leads or b"")).ljust(_PEER_PLANE.size, b"\0")
 
     def reached(self, peer: str) -> int:
         """Return the mask of planes on which it is known which neighbour leads to a peer."""

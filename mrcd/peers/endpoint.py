@@ -16,10 +16,10 @@ import struct
 import time
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from ipaddress import IPv4Address, IPv6Address
+from ipaddress import IPv4Address
 
 from mrcd.config.config import Current, Peer
-from mrcd.fabric import underlay, usid
+from mrcd.fabric import underlay, usid, way
 from mrcd.fabric.routing import ENCAP_FULL
 from mrcd.linux.planesocket import Address, PlaneSockets
 from mrcd.peers.evprobe import PathResult, ProbeRound
@@ -276,15 +276,12 @@ class Endpoint(Placed):
             self._config().by_name[peer].host,
         )
         plane, port = usid.ev_plane(ev), self._config().transport.udp_port
-        src = underlay.address(fabric, host, plane)
-        dst = underlay.address(fabric, target, plane)
+        src, found = underlay.address(fabric, host, plane), way.to(fabric, host, target, plane)
+        dst = found.address
         if isinstance(src, IPv4Address) or isinstance(dst, IPv4Address):
             return str(dst), Envelope(None, Ip4(src, dst), ev >> 16, port)  # type: ignore[arg-type]
         envelope = Envelope(None, Ip6(src, dst, ev & 0xFFFF), ev >> 16, port)
-        if fabric.routing.mode == "ecmp":
-            return str(dst), envelope
-        path = usid.da_bytes(fabric.block, usid.path_usids(host, target, ev))
-        return str(IPv6Address(path)), envelope
+        return str(found.destination(ev)), envelope
 
     def _send(self, peer: Peer, ev: int, request_id: int, erth: Erth) -> None:
         path, envelope = self._way(peer.name, ev)

@@ -9,8 +9,9 @@ from functools import lru_cache
 from ipaddress import ip_address
 
 from mrcd.config.config import Current
-from mrcd.fabric import underlay, usid
+from mrcd.fabric import usid, way
 from mrcd.fabric.hosts import Host
+from mrcd.fabric.way import Way
 from mrcd.linux.planesocket import Address
 from mrcd.peers.endpoint import OpenEvs
 
@@ -59,35 +60,21 @@ class Ways:
         evs = self._open_evs(peer, plane)
         if not evs:
             return
-        address, template = self._way(peer, plane)
-        if template is not None:
-            template = usid.with_t1(template, usid.ev_t1(self._random.choice(evs)))
-        self._transmit(plane, template, address, datagram)
+        found = self._way(peer, plane)
+        self._transmit(plane, found.usids(self._random.choice(evs)), found.address, datagram)
 
     def send_to(self, place: tuple[int, int], plane: int, datagram: bytes) -> None:
         """Send a datagram to a place (T0 and port) where no peer is, over a random T1."""
         fabric, host = self._config().fabric, self._config().host
         target = Host("", *place, ())
-        address = underlay.address(fabric, target, plane)
-        template = None
-        if fabric.routing.mode == "srv6":
-            ev = self._random.choice(usid.evs_between(fabric, host, target, plane))
-            template = usid.template_da(fabric.block, host, target, plane)
-            template = usid.with_t1(template, usid.ev_t1(ev))
-        self._transmit(plane, template, address, datagram)
+        found = way.to(fabric, host, target, plane)
+        ev = self._random.choice(usid.evs_between(fabric, host, target, plane))
+        self._transmit(plane, found.usids(ev), found.address, datagram)
 
     def send_at(self, plane: int, address: str, datagram: bytes) -> None:
         """Send a datagram to an address of a network without a fabric."""
         self._transmit(plane, None, ip_address(address), datagram)
 
-    def _find(self, peer: str, plane: int) -> tuple[Address, bytes | None]:
-        """Return a peer's address on a plane and the template of its uSID lists, None with ECMP."""
-        fabric, host, target = (
-            self._config().fabric,
-            self._config().host,
-            self._config().by_name[peer].host,
-        )
-        address = underlay.address(fabric, target, plane)
-        if fabric.routing.mode != "srv6":
-            return address, None
-        return address, usid.template_da(fabric.block, host, target, plane)
+    def _find(self, peer: str, plane: int) -> Way:
+        config = self._config()
+        return way.to(config.fabric, config.host, config.by_name[peer].host, plane)

@@ -8,7 +8,7 @@ from ipaddress import IPv6Address
 
 from mrcd.config.config import Peer
 from mrcd.datapath import view
-from mrcd.fabric import usid
+from mrcd.fabric import usid, way
 from mrcd.model import (
     ConnInfo,
     DeniedInfo,
@@ -69,10 +69,9 @@ class PathReport(Live):
         """Return the T1 and the uSID list of an EV; with ECMP, which only the switches resolve,
         0 and an empty string."""
         fabric, host = self._engine.config.fabric, self._engine.config.host
-        if fabric.routing.mode == "ecmp":
-            return 0, ""
-        usids = usid.path_usids(host, peer.host, ev)
-        return usid.ev_t1(ev), str(IPv6Address(usid.da_bytes(fabric.block, usids)))
+        found = way.to(fabric, host, peer.host, usid.ev_plane(ev))
+        usids = found.usids(ev)
+        return found.t1(ev), "" if usids is None else str(IPv6Address(usids))
 
     def connections(self, peer: str | None) -> list[ConnInfo]:
         """Return every QP, of one peer or of all."""
