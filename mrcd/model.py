@@ -440,6 +440,35 @@ class CapturedPacket:
     attempt: int | None = None  # of a cell; 0: the first sending, 3: the fourth or a later one
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HookInfo:
+    """A place where a program of ours sees packets."""
+
+    interface: str
+    place: str  # "ingress" or "egress" of tc, or "xdp"
+    program: str
+    ident: int | None  # the kernel's number of the program that is there; None: it is not attached
+    before: list[str]  # programs of others that see the packets first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramInfo:
+    """A loaded program."""
+
+    name: str
+    ident: int  # the kernel's number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MapInfo:
+    """A map of the data path."""
+
+    name: str
+    ident: int  # the kernel's number
+    entries: int  # room for this number
+    bytes: int  # memory, as the kernel counts it
+
+
 class FaultsReply(TypedDict):
     """Reply of ListFaults."""
 
@@ -570,6 +599,16 @@ class StatsReply(TypedDict):
     """Reply of GetStats."""
 
     stats: StatsInfo
+
+
+class DatapathReply(TypedDict):
+    """Reply of GetDatapath: what is attached, loaded and pinned."""
+
+    schema_version: int
+    bpffs: str
+    hooks: list[HookInfo]
+    programs: list[ProgramInfo]
+    maps: list[MapInfo]
 
 
 class ConfigReply(TypedDict):

@@ -21,6 +21,7 @@ from mrcd.datapath.capture import CannotCapture, Rings, Wanted
 from mrcd.fabric import description
 from mrcd.measure.measure import CannotMeasure
 from mrcd.model import (
+    SCHEMA_VERSION,
     CaptureInfo,
     CapturePeer,
     ConfigChange,
@@ -29,12 +30,15 @@ from mrcd.model import (
     Counter,
     DaemonState,
     DatapathInfo,
+    DatapathReply,
     DeniedInfo,
     ElementInfo,
     ElementKind,
     FaultInfo,
     FaultsReply,
+    HookInfo,
     HostSpot,
+    MapInfo,
     MapReply,
     Mrc0Info,
     PathEvent,
@@ -43,6 +47,7 @@ from mrcd.model import (
     PeerInfo,
     PlaneInfo,
     PlaneRate,
+    ProgramInfo,
     StatsInfo,
     Status,
     SurveyInfo,
@@ -191,6 +196,27 @@ class FakeSource:
             address=f"fd00:{index}:1::1",
             measured=self.measured.get(index),
         )
+
+    async def datapath(self) -> DatapathReply:
+        await asyncio.sleep(0)
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "bpffs": "/sys/fs/bpf/mrcd",
+            "hooks": [
+                HookInfo(
+                    interface="mrc0p", place="egress", program="mrc_spray", ident=17, before=[]
+                ),
+                HookInfo(
+                    interface="eth2",
+                    place="ingress",
+                    program="mrc_receive",
+                    ident=None,
+                    before=["cil_from_netdev (program 99)"],
+                ),
+            ],
+            "programs": [ProgramInfo(name="mrc_spray", ident=17)],
+            "maps": [MapInfo(name="qps", ident=5, entries=64, bytes=1_048_576)],
+        }
 
     def plane_indices(self) -> list[int]:
         return [plane.index for plane in self.status().planes]

@@ -23,6 +23,7 @@ from bench.fastpath.loaded import Harness, Loaded, Make, bench, mean_ns, sprayin
 from bench.fastpath.runs import Arrivals, Sacks
 from bench.instruments import entry
 from bench.instruments.result import Line
+from mrcd.linux import bpfmap
 
 PARTS = ("cost", "memory", "contention")
 USUAL = Make(mtu=9000)
@@ -159,15 +160,9 @@ def memory(name: str) -> Iterator[Line]:
 
 def _bytes_of(make: Make, folder: Path, ifindex: dict[str, int]) -> dict[str, int]:
     side = Loaded(make, folder, ifindex)
-    found = {name: memlock(fd) for name, fd in side.dp.maps.items()}
+    found = {name: bpfmap.memory(fd) for name, fd in side.dp.maps.items()}
     side.close()
     return found
-
-
-def memlock(fd: int) -> int:
-    """Return the size of a map in bytes, as the kernel counts it."""
-    rows = Path(f"/proc/self/fdinfo/{fd}").read_text().splitlines()
-    return next(int(row.split()[1]) for row in rows if row.startswith("memlock"))
 
 
 if __name__ == "__main__":

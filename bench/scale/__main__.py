@@ -4,7 +4,7 @@
     python -m bench.scale [--peers 2 100 1000 10000] [--only nobody crowd cost]
 
 `nobody`: a real mrcd with many configured peers, all absent, which is hardest for the hand-shake.
-`crowd`: the same with all of them established, simulated by one process (tests.crowd).
+`crowd`: the same with all of them established, simulated by one process (rigs.crowd).
 `cost`: the programs with many peers compared with two (`--few`), in turn. Times and CPU depend on
 how busy this machine is; ratios, counts and memory do not.
 """

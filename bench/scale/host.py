@@ -242,7 +242,7 @@ def host_with(
             _send_all_to(name, fabric, plane)
         crowd_process = processes.spawn(
             f"{name}-{CROWD}",
-            [sys.executable, "-m", "tests.crowd", str(spot.folder / "fabric.toml"), US],
+            [sys.executable, "-m", "rigs.crowd", str(spot.folder / "fabric.toml"), US],
         )
         try:
             yield fabric, spot.config

@@ -28,6 +28,7 @@ from mrcd.model import (
     ChangesReply,
     ConfigReply,
     ConnectionsReply,
+    DatapathReply,
     DeniedReply,
     DenyReply,
     FaultsReply,
@@ -121,6 +122,10 @@ class Client:
     def connections(self, peer: str | None) -> ConnectionsReply:
         """Return every QP with one peer, or with all."""
         return self._call("ListConnections", ConnectionsReply, peer=peer)
+
+    def datapath(self) -> DatapathReply:
+        """Return the programs and maps in the kernel, and where the programs are attached."""
+        return self._call("GetDatapath", DatapathReply)
 
     def stats(self) -> StatsInfo:
         """Return all counters."""

@@ -39,6 +39,7 @@ OUTPUTS: Mapping[str, type] = {
     "config diff": model.ChangesReply,
     "config apply": model.ChangesReply,
     "stats": model.StatsInfo,
+    "datapath show": model.DatapathReply,
     "capture": model.CapturedPacket,
     "monitor": model.MonitorSample,
 }

@@ -12,7 +12,7 @@ import click
 from cli.console.client import Client
 from cli.console.exits import FAILED, CommandError, NotPermitted, Unreachable
 from cli.console.options import HELP_NAMES, json_option
-from cli.console.render import print_json
+from cli.console.render import BAD, WARN, print_json, table
 
 DEFAULT_BPFFS = Path("/sys/fs/bpf/mrcd")
 
@@ -20,6 +20,43 @@ DEFAULT_BPFFS = Path("/sys/fs/bpf/mrcd")
 @click.group(context_settings=HELP_NAMES)
 def datapath() -> None:
     """Manage the BPF programs in the kernel, which outlive the daemon."""
+
+
+@datapath.command()
+@json_option
+@click.pass_obj
+def show(socket: str, as_json: bool) -> None:
+    """Show the programs and maps, where programs are attached, and what stands before them."""
+    with Client(socket) as client:
+        answer = client.datapath()
+    if as_json:
+        print_json(answer)
+        return
+    hooks = table(
+        ["INTERFACE", "PLACE", "PROGRAM", "ID", "BEFORE IT"],
+        [
+            [
+                each.interface,
+                each.place,
+                each.program,
+                "not attached" if each.ident is None else each.ident,
+                ", ".join(each.before) or None,
+            ]
+            for each in answer["hooks"]
+        ],
+        [{3: BAD} if each.ident is None else {4: WARN} for each in answer["hooks"]],
+    )
+    maps = table(
+        ["MAP", "ID", "ENTRIES", "MEMORY"],
+        [[each.name, each.ident, each.entries, _size(each.bytes)] for each in answer["maps"]],
+    )
+    whole = _size(sum(each.bytes for each in answer["maps"]))
+    programs = len(answer["programs"])
+    click.echo(f"{hooks}\n\n{maps}\n\n{programs} programs, {whole} of maps, {answer['bpffs']}")
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e6:.1f} MB" if count >= 100_000 else f"{count / 1e3:.1f} kB"
 
 
 @datapath.command()

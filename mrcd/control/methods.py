@@ -45,6 +45,7 @@ from mrcd.model import (
     ConfigReply,
     ConnectionsReply,
     ConnInfo,
+    DatapathReply,
     DeniedReply,
     DenyReply,
     Direction,
@@ -174,6 +175,11 @@ class Control(VarlinkInterface, name=INTERFACE):
     def _each(self, peer: str | None) -> AsyncIterator[str]:
         """Yield the name of one peer or of each."""
         return _in_turns(self._report.peer_names() if peer is None else [peer])
+
+    @varlinkmethod
+    async def GetDatapath(self) -> DatapathReply:
+        """Return the programs and maps in the kernel, and where the programs are attached."""
+        return await self._report.datapath()
 
     @varlinkmethod
     def GetStats(self) -> StatsReply:

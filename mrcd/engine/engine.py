@@ -103,7 +103,7 @@ class Engine:
         self._stack = contextlib.AsyncExitStack()
         self._tasks = Tasks(fatal(on_failure))
         self._routes = PeerRoutes(nl, config.mrc0.name, self._tasks)
-        self._hooks: list[Hook] = []
+        self.hooks: list[Hook] = []
         self.findings = Findings()
         self.beside = Findings() if beside is None else beside
         self._peers: Peers | None = None  # None until there are sessions
@@ -163,7 +163,7 @@ class Engine:
         found_planes = await find_planes(nl, config)
         needed = adoption.sizes_of(config)
         wanted = hooks(config.mrc0.name, config.interfaces, xdp=needed.xdp, cells=config.cells)
-        self._hooks = wanted
+        self.hooks = wanted
         missing = {plane.configured for plane in found_planes if not plane.present}
         present = [hook for hook in wanted if hook.interface not in missing]
         key = adoption.layout_of(config, needed)
@@ -396,15 +396,17 @@ class Engine:
     def _new_upkeep(self) -> Upkeep:
         return Upkeep(
             lambda: None if self._draining else self.config,
-            self._hooks,
-            self._attachment_in_place,
+            self.hooks,
+            lambda: self.attachment,
             self.interfaces,
             self._routes,
             self.planes,
             self.clock,
         )
 
-    def _attachment_in_place(self) -> Attachment | None:
+    @property
+    def attachment(self) -> Attachment | None:
+        """Return what our programs are attached by; None while they are being replaced."""
         datapath = self.captures.in_place
         return None if datapath is None else self._attachment(datapath)
 

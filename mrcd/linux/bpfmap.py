@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from dataclasses import dataclass
+from pathlib import Path
 
 from mrcd.linux import bpf
 
@@ -44,6 +45,12 @@ def described(fd: int) -> MapDescription:
     kind, _ident, key_size, value_size, entries, flags = struct.unpack_from("=6I", info.raw, 0)
     btf_id, key_type, value_type = struct.unpack_from("=3I", info.raw, 64)
     return MapDescription(kind, key_size, value_size, entries, flags, btf_id, key_type, value_type)
+
+
+def memory(fd: int) -> int:
+    """Return the bytes of memory that a map of this process takes (bpf_map_show_fdinfo)."""
+    rows = Path(f"/proc/self/fdinfo/{fd}").read_text().splitlines()
+    return next((int(row.split()[1]) for row in rows if row.startswith("memlock:")), 0)
 
 
 def create(name: str, wanted: MapDescription, btf_fd: int = 0) -> int:

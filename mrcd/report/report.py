@@ -7,13 +7,14 @@ from collections.abc import AsyncGenerator
 
 from mrcd.datapath.capture import Rings, Wanted
 from mrcd.model import CaptureInfo, CapturePeer
+from mrcd.report.attached import AttachedReport
 from mrcd.report.faults import FaultReport
 from mrcd.report.paths import PathReport
 from mrcd.report.peers import PeerReport
 from mrcd.report.status import StatusReport
 
 
-class Report(StatusReport, PeerReport, PathReport, FaultReport):
+class Report(StatusReport, AttachedReport, PeerReport, PathReport, FaultReport):
     """All parts of the report as the one object that the control API asks.
 
     The parts are mixed in, not held, so that a call reaches the part which answers it at once.

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from mrcd.linux import bpf, netns
 from rigs import lab_hosts
 from rigs.lab_hosts import eventually, mrcctl_json
 from rigs.traffic import Stream, open_in, transfer, udp_sequence
@@ -51,6 +52,23 @@ def has_cells(lab: Lab) -> bool:
     """Return whether data goes in cells."""
     (peer,) = mrcctl_json(lab.name, "h1", "peer", "list")["peers"]
     return bool(peer["framing"] == "cell")
+
+
+# ---- what is in the kernel
+
+
+def test_datapath_show_lists_what_the_kernel_has(shared_lab: Lab) -> None:
+    told = mrcctl_json(shared_lab.name, "h1", "datapath", "show")
+    numbers = {each["name"]: each["ident"] for each in told["programs"]}
+    assert {each["interface"] for each in told["hooks"]} >= {"mrc0p", "plane0", "plane3"}
+    for each in told["hooks"]:
+        assert (each["ident"], each["before"]) == (numbers[each["program"]], [])
+        with netns.entered(shared_lab.namespace("h1")):
+            index = socket.if_nametoindex(each["interface"])
+            direction = f"ATTACH_TCX_{each['place'].upper()}"
+            assert bpf.line(index, getattr(bpf, direction)) == [each["ident"]]
+    memory = {each["name"]: each["bytes"] for each in told["maps"]}
+    assert memory["tx_ring"] > 8 << 20
 
 
 # ---- no faults

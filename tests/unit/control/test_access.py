@@ -23,8 +23,8 @@ from rigs.control_double import NOBODY, FakeSource, server_of, serving
 GID = 4321
 RULE = Access(uid=1234, group="mrcd", gid=GID)
 READING = {
-    "GetConfig", "GetMap", "GetStats", "GetStatus", "ListConnections", "ListDenied", "ListFaults",
-    "ListPaths", "ListPeers", "Monitor", "WatchPaths",
+    "GetConfig", "GetDatapath", "GetMap", "GetStats", "GetStatus", "ListConnections", "ListDenied",
+    "ListFaults", "ListPaths", "ListPeers", "Monitor", "WatchPaths",
 }  # fmt: skip
 WRITING = {
     "Allow", "ApplyConfig", "Capture", "ConfirmConfig", "Deny", "DiffConfig", "Drain", "ForgetPeer",

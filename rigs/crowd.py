@@ -3,7 +3,7 @@
 
 Run it where a switch sends the packets for all of them, with a NIC for each plane:
 
-    python -m tests.crowd FABRIC-FILE US
+    python -m rigs.crowd FABRIC-FILE US
 
 US is the real host; the crowd plays all others of the file. Each runs its own instance of mrcd's
 session, and answers probes, EV probes and Port Status Updates. All other packets are ignored: a
