@@ -32,29 +32,34 @@ class InForce:
         here = config.placed(self.config.host.endpoints, self.config.fabric.mtu)
         return self._roamed.applied(here)
 
-    def between(self, config: Config) -> Change:
-        """Return what would be different with another configuration."""
-        return Change.between(self.config, config)
+    def replace(self, config: Config) -> Change:
+        """Put another configuration in force, and return what is different.
 
-    def switch(self, config: Config) -> None:
-        """Put another configuration in force, and say so. Peers that come and go are not done."""
-        change = self.between(config)
+        The caller ends what is gone, has the others hear by `tell`, and begins what is new.
+        """
+        change = Change.between(self.config, config)
         self._roamed.forget(config)
-        self._set(config, change)
+        self.config = config
+        return change
+
+    def tell(self, change: Change) -> None:
+        """Have those who follow hear of a change."""
+        for heard in self._heard:
+            heard(change)
 
     def peer_moved(self, name: str, plane: int, address: Address) -> None:
         """Go on with a peer that was found at another address of a plane; it stays there."""
-        config = self._roamed.moved(self.config, name, plane, address)
-        self._set(config, self.between(config))
+        self._go_on(self._roamed.moved(self.config, name, plane, address))
 
     def we_moved(self, addresses: tuple[Address, ...]) -> list[int]:
         """Go on with other addresses of our planes; return the planes that have another one."""
         config = self.config.placed(addresses, self.config.fabric.mtu)
         moved = planes_readdressed(self.config, config)
-        self._set(config, self.between(config))
+        self._go_on(config)
         return moved
 
-    def _set(self, config: Config, change: Change) -> None:
+    def _go_on(self, config: Config) -> None:
+        """Put a configuration in force that differs in addresses only, and say so."""
+        change = Change.between(self.config, config)
         self.config = config
-        for heard in self._heard:
-            heard(change)
+        self.tell(change)

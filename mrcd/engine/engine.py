@@ -434,14 +434,14 @@ class Engine:
     async def apply(self, config: Config) -> None:
         """Switch to a configuration for which `fits` holds, without effect on unchanged peers."""
         config = self._in_force.placed(config)
-        change = self._in_force.between(config)
+        change = self._in_force.replace(config)
         dropped = self.table.peers.drop_prefixes()
         for peer in change.gone:
             self.peers.remove(peer.name)
             self.trials.forget(peer.name)
             self.table.remove_peer(peer)
             self._routes.forget(peer.name)
-        self._in_force.switch(config)
+        self._in_force.tell(change)
         self.table.peers.add(change.changed)
         for peer in change.new:
             self.peers.add(peer)

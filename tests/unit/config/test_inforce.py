@@ -8,7 +8,7 @@ from ipaddress import ip_address
 import pytest
 
 from mrcd.config.change import Change
-from mrcd.config.config import with_endpoint
+from mrcd.config.config import Config, with_endpoint
 from mrcd.config.inforce import InForce
 from tests.unit.config.test_change import AWAY, FAR, HOME, network
 
@@ -34,6 +34,10 @@ def in_force() -> InForce:
     return InForce(network("b"))
 
 
+def switch(in_force: InForce, config: Config) -> None:
+    in_force.tell(in_force.replace(config))
+
+
 def endpoint(in_force: InForce) -> object:
     return in_force().by_name["b"].host.endpoints[0]
 
@@ -41,10 +45,18 @@ def endpoint(in_force: InForce) -> object:
 def test_parts_hear_in_their_order_and_read_what_is_new(in_force: InForce) -> None:
     parts = Parts(in_force)
     other = network("b", "c")
-    in_force.switch(other)
+    switch(in_force, other)
     change = Change.between(network("b"), other)
     assert parts.heard == [("first", change, ["b", "c"]), ("second", change, ["b", "c"])]
     assert in_force() is in_force.config is other
+
+
+def test_what_is_gone_can_be_ended_before_anybody_hears(in_force: InForce) -> None:
+    parts = Parts(in_force)
+    change = in_force.replace(network("c"))
+    assert [peer.name for peer in in_force().peers] == ["c"]
+    assert [peer.name for peer in change.gone] == ["b"]
+    assert parts.heard == []
 
 
 def test_peer_that_moved_stays_there_when_the_files_are_read_again(in_force: InForce) -> None:
@@ -52,16 +64,16 @@ def test_peer_that_moved_stays_there_when_the_files_are_read_again(in_force: InF
     in_force.peer_moved("b", 0, AWAY)
     ((_, change, _), _) = parts.heard
     assert [(a.name, b.host.endpoints[0]) for a, b in change.readdressed] == [("b", AWAY)]
-    in_force.switch(in_force.placed(network("b", "c")))
+    switch(in_force, in_force.placed(network("b", "c")))
     assert endpoint(in_force) == AWAY
 
 
 def test_peer_goes_where_the_files_say_when_they_say_something_else(in_force: InForce) -> None:
     in_force.peer_moved("b", 0, AWAY)
     said = with_endpoint(network("b"), "b", 0, FAR)
-    in_force.switch(in_force.placed(said))
+    switch(in_force, in_force.placed(said))
     assert endpoint(in_force) == FAR
-    in_force.switch(in_force.placed(network("b")))
+    switch(in_force, in_force.placed(network("b")))
     assert endpoint(in_force) == HOME
 
 
