@@ -86,6 +86,14 @@ def micros(value: float | None) -> str | None:
     return f"{value:.0f} us" if value < 10_000 else f"{value / 1000:.0f} ms"
 
 
+def size(count: int) -> str:
+    """Return a number of bytes in the largest unit that leaves a digit before the point."""
+    for unit, one in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= one:
+            return f"{count / one:.1f} {unit}"
+    return f"{count} B"
+
+
 def bit_rate(bits_per_s: float) -> str:
     """Return a rate in the largest unit that leaves a digit other than 0 before the point."""
     for unit, size in (("Gb/s", 1e9), ("Mb/s", 1e6), ("kb/s", 1e3)):

@@ -12,7 +12,7 @@ import click
 from cli.console.client import Client
 from cli.console.exits import FAILED, CommandError, NotPermitted, Unreachable
 from cli.console.options import HELP_NAMES, json_option
-from cli.console.render import BAD, WARN, print_json, table
+from cli.console.render import BAD, WARN, print_json, size, table
 
 DEFAULT_BPFFS = Path("/sys/fs/bpf/mrcd")
 
@@ -48,15 +48,11 @@ def show(socket: str, as_json: bool) -> None:
     )
     maps = table(
         ["MAP", "ID", "ENTRIES", "MEMORY"],
-        [[each.name, each.ident, each.entries, _size(each.bytes)] for each in answer["maps"]],
+        [[each.name, each.ident, each.entries, size(each.bytes)] for each in answer["maps"]],
     )
-    whole = _size(sum(each.bytes for each in answer["maps"]))
+    whole = size(sum(each.bytes for each in answer["maps"]))
     programs = len(answer["programs"])
     click.echo(f"{hooks}\n\n{maps}\n\n{programs} programs, {whole} of maps, {answer['bpffs']}")
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e6:.1f} MB" if count >= 100_000 else f"{count / 1e3:.1f} kB"
 
 
 @datapath.command()

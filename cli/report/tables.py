@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from xml.etree.ElementTree import Element
 
-from cli.console.render import bit_rate, micros
+from cli.console.render import bit_rate, micros, size
 from cli.report.data import Observed, averages, lost_by_plane
 from cli.report.marks import badge, per_second, percent, plane_badge
 from cli.report.markup import Child, el
@@ -239,11 +239,3 @@ def counters(found: Observed) -> list[Element]:
         columns = ["Messages refused from", "Beyond the budget#", "Forged#"]
         made.append(table(columns, sources[:PEERS_MAX]))
     return made
-
-
-def size(count: int) -> str:
-    """Return a number of bytes in the largest unit that leaves a digit before the point."""
-    for unit, one in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= one:
-            return f"{count / one:.1f} {unit}"
-    return f"{count} B"

@@ -33,16 +33,17 @@ class _Integer:
     low: int
     high: int
     power: bool
-    bound: str  # of another key, in place of `high` or in addition to it
+    most: str  # the key that bounds it, in place of `high`
+    more: str  # what is to be said beside
 
     def read(self, table: Table, name: str, default: int) -> int:
         return table.integer(name, default, self.low, self.high, power=self.power)
 
     def shown(self) -> str:
-        if self.bound.startswith("`"):
-            return f"{self.low} to {self.bound}"
-        more = (", power of two" if self.power else "") + (f", {self.bound}" if self.bound else "")
-        return f"{self.low} to {self.high}{more}"
+        words = [f"{self.low} to {self.most or self.high}"]
+        words += ["power of two"] if self.power else []
+        words += [self.more] if self.more else []
+        return ", ".join(words)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +106,15 @@ def integer(
     text: str,
     *,
     power: bool = False,
-    bound: str = "",
+    most: str = "",
+    more: str = "",
     live: bool = False,
 ) -> Any:
-    """Declare an integer from low to high, a power of two if `power`."""
-    return _made(default, _Integer(low, high, power, bound), text, live)
+    """Declare an integer from low to high, a power of two if `power`.
+
+    For the reference only: `most` is a key that is shown in place of high, `more` an addition.
+    """
+    return _made(default, _Integer(low, high, power, most, more), text, live)
 
 
 def choice(

@@ -59,7 +59,7 @@ class Transport:
         RING_MAX,
         "packets kept until acknowledged, and packets held ahead of gaps, all QPs together",
         power=True,
-        bound="at least `mpr`",
+        more="at least `mpr`",
     )
     tick_us: int = integer(
         1000,
@@ -79,7 +79,7 @@ class Transport:
         0,
         ACTIVE_MAX,
         "least number of paths in use: at this number a path that loses but still delivers is no longer withdrawn; 0 is a quarter of those in use at first",
-        bound="`evs`",
+        most="`evs`",
     )
     probe_pps: int = integer(
         2000,
@@ -107,7 +107,7 @@ class Transport:
         0,
         CELL_MAX,
         "cells are never bounded to less than this number of bytes; 0 is one packet",
-        bound="`cell_max`",
+        most="`cell_max`",
         live=True,
     )
     cell_max: int = integer(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import select
@@ -295,7 +296,10 @@ def _kind(name: str) -> str:
 
 
 def _line(asked: requests.QueryLine) -> list[int]:
-    return bpf.line(socket.if_nametoindex(asked.name), asked.attach)
+    index = _index(asked.name)
+    if not index:
+        raise OSError(errno.ENODEV, f"no interface {asked.name}")
+    return bpf.line(index, asked.attach)
 
 
 def _set_features(asked: requests.SetFeatures) -> None:
