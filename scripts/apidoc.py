@@ -21,6 +21,7 @@ from cli.describe.schema import OUTPUTS, meanings, schema
 from mrcd import model
 from mrcd.control.access import is_writing
 from mrcd.control.methods import Control
+from mrcd.control.parts import comes_in_parts
 from mrcd.control.server import WATCHERS_MAX
 from mrcd.control.streams import CALL_MAX_BYTES, CALLS_MAX
 from mrcd.model import SCHEMA_VERSION
@@ -52,6 +53,7 @@ mrcctl api interface
 | permissions | a method is open to *everybody* who can connect, or to *writers* only: root, the user that mrcd runs as, and members of group `mrcd`, by the kernel's credentials of the process that connected. Others get `NotPermitted` |
 | versions | `schema_version` is {SCHEMA_VERSION}. Fields and methods are only ever added within a version; be prepared for unknown ones. `?` marks what may be null or left out |
 | streams | called with `"more": true`; replies come until the caller hangs up. A connection that streams takes no other calls |
+| long lists | called with `"more": true`, they come in several replies whose lists are to be joined, and the daemon does other work between them. Without it they come in one reply, which for thousands of peers keeps the daemon from other work for some tenths of a second |
 | slow callers | do not affect others. Samples and events that `Monitor` and `WatchPaths` could not deliver are left out and counted in `missed`. The next call of a connection is handled after the reply to the one before has been sent |
 | limits | a call has at most {CALL_MAX_BYTES >> 20} MiB; {CALLS_MAX} calls may wait on a connection; {WATCHERS_MAX} connections of callers that may only watch. A connection that exceeds a limit, or sends anything but a JSON object, is closed |
 | units | in the names: `_us`, `_ns`, `_s`; times are CLOCK_MONOTONIC; `_psn` has 24 bits. Counters count since the data path was attached |
@@ -74,6 +76,7 @@ def api() -> str:
         told = varlinksignature(method)
         assert told is not None
         stream = "; a stream" if told.more else ""
+        stream = "; in parts with `more`" if comes_in_parts(method) else stream
         parts.append(
             f"| `{name}` | {who} | `({given})` -> `({reply})`{stream} | {words(method.__doc__)} |"
         )

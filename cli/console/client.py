@@ -111,17 +111,17 @@ class Client:
 
     def peers(self) -> PeersReply:
         """Return every configured peer."""
-        return self._call("ListPeers", PeersReply)
+        return self._list("ListPeers", PeersReply, "peers")
 
     def paths(
         self, peer: str | None, plane: int | None = None, state: str | None = None
     ) -> PathsReply:
         """Return every path to one peer, or to all; of a plane or in a state, if one is given."""
-        return self._call("ListPaths", PathsReply, peer=peer, plane=plane, state=state)
+        return self._list("ListPaths", PathsReply, "paths", peer=peer, plane=plane, state=state)
 
     def connections(self, peer: str | None) -> ConnectionsReply:
         """Return every QP with one peer, or with all."""
-        return self._call("ListConnections", ConnectionsReply, peer=peer)
+        return self._list("ListConnections", ConnectionsReply, "connections", peer=peer)
 
     def datapath(self) -> DatapathReply:
         """Return the programs and maps in the kernel, and where the programs are attached."""
@@ -269,6 +269,18 @@ class Client:
     def _call(self, method: str, kind: type[T], **parameters: Any) -> T:
         self._send(method, {key: value for key, value in parameters.items() if value is not None})
         return self._decode(self._receive(), kind)
+
+    def _list(self, method: str, kind: type[T], rows: str, **parameters: Any) -> T:
+        """Return a list that comes in parts as one; `rows` names the member that is a list."""
+        asked = {key: value for key, value in parameters.items() if value is not None}
+        self._send(method, asked, more=True)
+        reply = self._receive()
+        whole: Any = self._decode(reply, kind)
+        while reply.continues:
+            reply = self._receive()
+            part: Any = self._decode(reply, kind)
+            whole[rows] += part[rows]
+        return whole  # type: ignore[no-any-return]
 
     def _send(self, method: str, parameters: dict[str, Any], *, more: bool = False) -> None:
         name = method if "." in method else f"{INTERFACE}.{method}"

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypedDict, TypeVar
 
@@ -35,6 +35,7 @@ from mrcd.control.errors import (
     NotApplicable,
     NotPermitted,
 )
+from mrcd.control.parts import in_parts
 from mrcd.datapath import capture
 from mrcd.measure import measure
 from mrcd.model import (
@@ -44,7 +45,6 @@ from mrcd.model import (
     ChangesReply,
     ConfigReply,
     ConnectionsReply,
-    ConnInfo,
     DatapathReply,
     DeniedReply,
     DenyReply,
@@ -54,7 +54,6 @@ from mrcd.model import (
     MapReply,
     MonitorReply,
     MonitorSample,
-    PathInfo,
     PathsReply,
     PathState,
     PeerInfo,
@@ -78,7 +77,7 @@ _Item = TypeVar("_Item")
 INTERVAL_MIN_MS = 10  # a sample reads every map once; a shorter interval would only measure itself
 INTERVAL_MAX_MS = 3_600_000
 SHARED_NS = 5_000_000  # a sample up to this age is shared by several callers
-SLICE_S = 0.003  # of a long list, before the event loop's other tasks get a turn
+SLICE_S = 0.002  # of a long list, before the event loop's other tasks get a turn
 PROBES_MAX = 100  # for each path; this takes a second
 CONFIRM_MAX_S = 3600
 SNAPLEN_MAX = 262_144  # as in tcpdump; longer than any packet
@@ -93,14 +92,20 @@ class CaptureReply(TypedDict):
     state: FileDescriptor
 
 
-async def _in_turns(items: Iterable[_Item]) -> AsyncIterator[_Item]:
-    """Yield items; the event loop's other tasks get turns between."""
+async def _parts(rows: Iterable[Sequence[_Item]]) -> AsyncIterator[list[_Item]]:
+    """Yield the rows of a list, as many as are found in SLICE_S; other tasks get turns between.
+
+    The last part may be empty.
+    """
+    part: list[_Item] = []
     since = time.monotonic()
-    for item in items:
-        yield item
+    for some in rows:
+        part += some
         if time.monotonic() > since + SLICE_S:
+            yield part
             await asyncio.sleep(0)
-            since = time.monotonic()
+            part, since = [], time.monotonic()
+    yield part
 
 
 @contextlib.contextmanager
@@ -142,39 +147,43 @@ class Control(VarlinkInterface, name=INTERFACE):
         """Return the state of the daemon, mrc0, the planes and the data path."""
         return {"status": self._report.status()}
 
+    @in_parts
     @varlinkmethod
-    async def ListPeers(self) -> PeersReply:
+    async def ListPeers(self) -> AsyncIterator[PeersReply]:
         """Return every configured peer."""
-        return {"schema_version": SCHEMA_VERSION, "peers": await self._peers()}
+        async for part in _parts(self._report.peer_parts()):
+            yield {"schema_version": SCHEMA_VERSION, "peers": part}
 
+    @in_parts
     @varlinkmethod
     async def ListPaths(
         self, *, peer: str | None = None, plane: int | None = None, state: PathState | None = None
-    ) -> PathsReply:
+    ) -> AsyncIterator[PathsReply]:
         """Return every path (an EV of a QP) to one peer or to all, of all planes and states or of
         the given one."""
         self._check_peer(peer)
-        found: list[PathInfo] = []
-        async for name in self._each(peer):
-            paths = self._report.paths(name)
-            found += [p for p in paths if plane in (None, p.plane) and state in (None, p.state)]
-        return {"schema_version": SCHEMA_VERSION, "paths": found}
+        all_paths = map(self._report.paths, self._each(peer))
+        chosen = (
+            [p for p in paths if plane in (None, p.plane) and state in (None, p.state)]
+            for paths in all_paths
+        )
+        async for part in _parts(chosen):
+            yield {"schema_version": SCHEMA_VERSION, "paths": part}
 
+    @in_parts
     @varlinkmethod
-    async def ListConnections(self, *, peer: str | None = None) -> ConnectionsReply:
+    async def ListConnections(self, *, peer: str | None = None) -> AsyncIterator[ConnectionsReply]:
         """Return every QP of one peer or of all."""
         self._check_peer(peer)
-        found: list[ConnInfo] = []
-        async for name in self._each(peer):
-            found += self._report.connections(name)
-        return {"schema_version": SCHEMA_VERSION, "connections": found}
+        async for part in _parts(map(self._report.connections, self._each(peer))):
+            yield {"schema_version": SCHEMA_VERSION, "connections": part}
 
     async def _peers(self) -> list[PeerInfo]:
-        return [peer async for part in _in_turns(self._report.peer_parts()) for peer in part]
+        return [peer async for part in _parts(self._report.peer_parts()) for peer in part]
 
-    def _each(self, peer: str | None) -> AsyncIterator[str]:
-        """Yield the name of one peer or of each."""
-        return _in_turns(self._report.peer_names() if peer is None else [peer])
+    def _each(self, peer: str | None) -> Sequence[str]:
+        """Return the name of one peer or of each."""
+        return self._report.peer_names() if peer is None else [peer]
 
     @varlinkmethod
     async def GetDatapath(self) -> DatapathReply:

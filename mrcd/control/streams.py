@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -31,6 +32,7 @@ from asyncvarlink.types import JSONObject
 
 from mrcd.control.access import Access, Caller, is_writing
 from mrcd.control.errors import Internal, NotPermitted
+from mrcd.control.parts import comes_in_parts, joined
 from mrcd.service.log import get_logger
 
 CALL_MAX_BYTES = 1 << 20
@@ -58,10 +60,11 @@ class ControlProtocol(VarlinkInterfaceServerProtocol):
     ) -> None:
         super().__init__(registry)
         self.caller = caller
-        self._lookup = registry.lookup_method
+        self._lookup_stream = registry.lookup_method
         self._access = access
         self._on_gone = on_gone
         self._streams: set[asyncio.Future[None]] = set()
+        self._lists: set[asyncio.Future[None]] = set()  # in parts; further calls wait meanwhile
         self._unsent: set[asyncio.Future[None]] = set()
         self._unfinished = 0  # bytes of a call that has not arrived completely
         self._waiting = 0  # calls that have arrived and are not being handled yet
@@ -119,7 +122,7 @@ class ControlProtocol(VarlinkInterfaceServerProtocol):
         self, call: VarlinkMethodCall, fds: FileDescriptorArray | None
     ) -> asyncio.Future[None] | None:
         """Look a method up, check that the caller may call it, and run it."""
-        method, signature = self._lookup(call)
+        method, signature, parts = self._lookup(call)
         if is_writing(method) and not self._access.may_write(self.caller):
             raise NotPermitted(
                 method=call.method_name, uid=self.caller.uid, writers=self._access.writers
@@ -128,6 +131,8 @@ class ControlProtocol(VarlinkInterfaceServerProtocol):
             parameters = signature.parameter_type.fromjson(call.parameters)
         except ConversionError as error:
             raise InvalidParameter(parameter=_where(error)) from error
+        if parts and not call.more:
+            return asyncio.ensure_future(self._reply_to(call, joined(method(**parameters))))
         if not signature.more:
             result = method(**parameters)
             if signature.asynchronous:
@@ -135,11 +140,24 @@ class ControlProtocol(VarlinkInterfaceServerProtocol):
             self._reply(call, result)
             return None
         stream = asyncio.ensure_future(self._stream(method, signature, parameters))
-        self._streams.add(stream)
-        stream.add_done_callback(self._streams.discard)
+        among = self._lists if parts else self._streams
+        among.add(stream)
+        stream.add_done_callback(among.discard)
+        if parts:
+            return stream
         # The library stops reading while a call runs, and would not notice that its caller left.
         asyncio.get_running_loop().call_soon(self._listen)
         return stream
+
+    def _lookup(
+        self, call: VarlinkMethodCall
+    ) -> tuple[Callable[..., Any], VarlinkMethodSignature, bool]:
+        """Return a method, its signature, and whether its replies are parts of one."""
+        method, signature = self._lookup_stream(replace(call, more=True))
+        parts = comes_in_parts(method)
+        if not (call.more or parts):
+            method, signature = self._lookup_stream(call)  # refuses what is a stream only
+        return method, signature, parts
 
     async def _reply_to(self, call: VarlinkMethodCall, answer: Awaitable[AnnotatedResult]) -> None:
         self._reply(call, await answer)
@@ -223,10 +241,10 @@ class ControlProtocol(VarlinkInterfaceServerProtocol):
     async def ended(self) -> None:
         """Cancel all streams, and wait until none runs."""
         self._end_streams()
-        await asyncio.gather(*self._streams, return_exceptions=True)
+        await asyncio.gather(*self._streams, *self._lists, return_exceptions=True)
 
     def _end_streams(self) -> None:
-        for stream in self._streams:
+        for stream in (*self._streams, *self._lists):
             stream.cancel()
 
 

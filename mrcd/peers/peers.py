@@ -191,8 +191,7 @@ class Peers(Placed):
     @property
     def other_files(self) -> dict[str, str]:
         """Which peers state that they have another fabric file, and what does not agree."""
-        found = {name: peer.other_file for name, peer in self.all.items()}
-        return {name: text for name, text in found.items() if text is not None}
+        return {name: text for name, p in self.all.items() if (text := p.other_file) is not None}
 
     @property
     def used_twice(self) -> dict[str, str]:
@@ -423,14 +422,18 @@ class Peers(Placed):
     def refusals(self) -> dict[str, str]:
         """Why each peer that is heard, but gets no session or no keys, is refused."""
         found = {} if self.channels is None else self.channels.mismatches
-        told = {name: peer.refused for name, peer in self.all.items()}
-        return found | {name: text for name, text in told.items() if text is not None}
+        told = {name: text for name, p in self.all.items() if (text := p.refused) is not None}
+        return found | told
+
+    def refusal(self, name: str) -> str | None:
+        """Why one peer is."""
+        found = {} if self.channels is None else self.channels.mismatches
+        return self.all[name].refused or found.get(name)
 
     @property
     def failed(self) -> dict[str, str]:
         """Why QPs of peers are set up anew, by peer."""
-        told = {name: peer.failed for name, peer in self.all.items()}
-        return {name: text for name, text in told.items() if text is not None}
+        return {name: text for name, p in self.all.items() if (text := p.failed) is not None}
 
     @property
     def datagrams_read(self) -> int:

@@ -116,7 +116,7 @@ def _infos(
     found: list[PeerInfo] = []
     balances = _balances(engine, sorted(table.peers.indices[peer.name] for peer in peers))
     now, mtu = time.monotonic_ns(), config.mtu
-    channels, refused = engine.peers.channels, engine.peers.refusals
+    channels = engine.peers.channels
     admitted = {*config.admitted}
     for peer in peers:
         known = engine.peers.all[peer.name]
@@ -140,7 +140,7 @@ def _infos(
                 rx_packets=received,
                 framing=_framing(known.framing),
                 trims=known.framing is not None and known.framing.trims,
-                refused=refused.get(peer.name),
+                refused=engine.peers.refusal(peer.name),
                 other_file=known.other_file,
                 version=known.session.version,
                 public_key=None if channels is None else channels.public_key(peer.name),
@@ -235,15 +235,14 @@ def reasons(engine: Engine) -> list[str]:
     unheard, refused, failed = [], engine.peers.refusals, engine.peers.failed
     silent: dict[str, float] = {}
     now = time.monotonic_ns()
-    for peer in engine.config.peers:
-        state = engine.peers.state(peer.name)
-        if peer.name in refused or peer.name in failed:
+    for name, peer in engine.peers.all.items():
+        session = peer.session
+        if session.state is State.ESTABLISHED or name in refused or name in failed:
             continue
-        if state is State.SILENT:
-            heard = engine.peers.all[peer.name].session.heard_ns
-            silent[peer.name] = (now - (heard or now)) / 1e9
-        elif state is not State.ESTABLISHED:
-            unheard.append(peer.name)
+        if session.state is State.SILENT:
+            silent[name] = (now - (session.heard_ns or now)) / 1e9
+        else:
+            unheard.append(name)
     if len(silent) > MANY:
         least = duration(min(silent.values()))
         lines = [f"{_counted([*silent])} have not been heard for {least} or longer"]
@@ -265,11 +264,14 @@ def reasons(engine: Engine) -> list[str]:
 def warnings(engine: Engine) -> list[str]:
     """Return what works, but needs a look: a line for each peer, or one for many."""
     lines = [*reach.narrow(engine), *reach.shared_nics(engine), *engine.counts.warnings]
+    plain: dict[bool | None, list[str]] = {True: [], False: [], None: []}
+    for name, peer in engine.peers.all.items():
+        plain[peer.loses_cells].append(name)
     for ours in (True, False):
-        plain = sorted(name for name, p in engine.peers.all.items() if p.loses_cells is ours)
-        if not plain:
+        names = sorted(plain[ours])
+        if not names:
             continue
-        whom = _counted(plain) if len(plain) > MANY else ", ".join(plain)
+        whom = _counted(names) if len(names) > MANY else ", ".join(names)
         ways = "" if ours else " from there"
         lines.append(
             f"data to {whom} goes in MRC's packets, because cells are lost on every plane{ways}"
@@ -278,7 +280,7 @@ def warnings(engine: Engine) -> list[str]:
         if len(found) > MANY:
             lines.append(f"{_counted([*found])}: {next(iter(found.values()))}")
         else:
-            lines += [found[peer.name] for peer in engine.config.peers if peer.name in found]
+            lines += [text for _, text in sorted(found.items())]
     return lines
 
 

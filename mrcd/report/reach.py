@@ -123,17 +123,17 @@ def _who(names: Sequence[str]) -> str:
 
 def without_neighbor(engine: Engine) -> dict[int, str]:
     """Return the planes on which no neighbour is known that leads to some peer, in words."""
-    table = engine.table.peers
-    wrong = {}
-    for plane in engine.planes.planes:
-        lost = [
-            peer.name
-            for peer in engine.config.peers
-            if plane.usable and not table.reached(peer.name) >> plane.index & 1
-        ]
-        if lost:
-            wrong[plane.index] = f"no neighbour answers that leads to {_who(lost)}"
-    return wrong
+    reached, usable = engine.table.peers.reached, engine.planes.mask
+    lost: dict[int, list[str]] = {}
+    for peer in engine.config.peers:
+        if missing := usable & ~reached(peer.name):
+            for plane in engine.planes.planes:
+                if missing >> plane.index & 1:
+                    lost.setdefault(plane.index, []).append(peer.name)
+    return {
+        plane: f"no neighbour answers that leads to {_who(names)}"
+        for plane, names in sorted(lost.items())
+    }
 
 
 def without_path(engine: Engine) -> Reach:

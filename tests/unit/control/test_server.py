@@ -154,6 +154,30 @@ def test_long_list_leaves_turns_to_others(path: Path) -> None:
     assert crowd.seen[-1] - crowd.seen[0] > 10
 
 
+def test_long_list_comes_in_parts_to_those_who_ask_with_more(path: Path) -> None:
+    async def talk(caller: Caller) -> None:
+        whole = await caller.call(f"{INTERFACE}.ListPaths")
+        replies = [await caller.call(f"{INTERFACE}.ListPaths", more=True)]
+        while replies[-1].get("continues"):
+            replies.append(await caller.receive())
+        assert len(replies) > 10
+        rows = [row for reply in replies for row in reply["parameters"]["paths"]]
+        assert rows == whole["parameters"]["paths"]
+        assert len(rows) == 200
+        after = await caller.call(f"{INTERFACE}.GetStatus")  # the connection takes other calls
+        assert after["parameters"]["status"]["schema_version"] == 1
+
+    converse(path, Crowd(), talk)
+
+
+def test_error_comes_in_place_of_the_first_part(path: Path) -> None:
+    async def talk(caller: Caller) -> None:
+        reply = await caller.call(f"{INTERFACE}.ListConnections", more=True, peer="h9")
+        assert reply["error"] == f"{INTERFACE}.NoSuchPeer"
+
+    converse(path, FakeSource(), talk)
+
+
 @pytest.mark.parametrize("method", ["ListPaths", "ListConnections"])
 def test_unknown_peer_is_an_error_that_names_the_known(path: Path, method: str) -> None:
     async def talk(caller: Caller) -> None:

@@ -28,16 +28,17 @@ def engine(**states: State) -> Any:
     """Return the parts of an engine that a report reads; each peer was heard 157 s ago."""
     known = {
         name: SimpleNamespace(
-            session=SimpleNamespace(heard_ns=NOW - 157 * SECOND), narrow={}, loses_cells=None
+            session=SimpleNamespace(state=state, heard_ns=NOW - 157 * SECOND),
+            narrow={},
+            loses_cells=None,
         )
-        for name in states
+        for name, state in states.items()
     }
     return SimpleNamespace(
         config=SimpleNamespace(peers=[SimpleNamespace(name=name) for name in states]),
         planes=SimpleNamespace(ground=None),
         counts=SimpleNamespace(warnings=[]),
         peers=SimpleNamespace(
-            state=states.__getitem__,
             all=known,
             refusals={},
             failed={},

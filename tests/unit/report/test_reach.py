@@ -100,7 +100,7 @@ def test_without_neighbor__what_is_wrong_with_each_usable_plane() -> None:
     reached = {"h2": 0b111, "h3": 0b001, "h4": 0b001}
     found: Any = SimpleNamespace(
         config=SimpleNamespace(peers=[SimpleNamespace(name=name) for name in reached]),
-        planes=SimpleNamespace(planes=[SimpleNamespace(index=k, usable=k < 2) for k in range(3)]),
+        planes=SimpleNamespace(planes=[SimpleNamespace(index=k) for k in range(3)], mask=0b011),
         table=SimpleNamespace(peers=SimpleNamespace(reached=reached.__getitem__)),
     )
     assert without_neighbor(found) == {1: "no neighbour answers that leads to 2 peers, h3 first"}
