@@ -13,7 +13,7 @@ from mrcd.config.config import Current
 from mrcd.datapath import pins
 from mrcd.fabric import underlay
 from mrcd.linux.interfaces import NeighborChanged
-from mrcd.linux.privileged.requests import AddAddress, ReplaceRoute
+from mrcd.linux.privileged.requests import AddAddress, ReplaceRoute, VerifyNeighbor
 from mrcd.planes.ground import Nics
 from mrcd.planes.plane import Plane
 from mrcd.service.log import get_logger
@@ -61,7 +61,7 @@ class Gateways:
             self._keep_resolving(plane)
 
     def greet(self, plane: Plane) -> None:
-        """Make the gateway learn the NIC's address, by asking for its own."""
+        """Make the gateway learn the NIC's address, by asking whether it is where it was."""
         self._nics.tasks.spawn(self._ask_again(plane))
 
     async def restore(self, plane: Plane) -> bool:
@@ -140,6 +140,8 @@ class Gateways:
 
     async def _ask_again(self, plane: Plane) -> None:
         with contextlib.suppress(OSError):
+            # For what the kernel knows it would not ask the network by itself.
+            await self._nics.nl.change(VerifyNeighbor(plane.link.name, self._gateway(plane)))
             await self._resolve(plane)
 
     def _keep_resolving(self, plane: Plane) -> None:

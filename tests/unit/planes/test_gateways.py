@@ -15,7 +15,7 @@ import pytest
 from mrcd.config import config
 from mrcd.fabric import description, underlay
 from mrcd.linux.interfaces import Link, NeighborChanged
-from mrcd.linux.privileged.requests import AddAddress, ReplaceRoute
+from mrcd.linux.privileged.requests import AddAddress, ReplaceRoute, VerifyNeighbor
 from mrcd.planes import gateways
 from mrcd.planes.gateways import Gateways
 from mrcd.planes.ground import Nics
@@ -39,13 +39,17 @@ class Kernel:
         self.routed: dict[str, list[str]] = {}
         self.macs: dict[str, bytes] = {}
         self.asked: list[str] = []
+        self.verified: list[VerifyNeighbor] = []
         self.failing: list[Exception] = []
         self.down: dict[str, OSError] = {}
 
     async def addresses(self, name: str) -> list[str]:
         return self.given.get(name, [])
 
-    async def change(self, request: AddAddress | ReplaceRoute) -> None:
+    async def change(self, request: AddAddress | ReplaceRoute | VerifyNeighbor) -> None:
+        if isinstance(request, VerifyNeighbor):
+            self.verified.append(request)
+            return
         if isinstance(request, AddAddress):
             self.given.setdefault(request.name, []).append(request.cidr)
             return
@@ -201,6 +205,18 @@ def test_adopted_gateway_is_verified_meanwhile(tmp_path: Path) -> None:
         await stand.ground.configure()
         assert stand.written[0] == (0, MAC)
         await stand.idle()
+        assert stand.kernel.verified == [VerifyNeighbor("plane0", stand.gateway(0))]
         assert stand.planes[0].gateway_mac == OTHER
+
+
+def test_gateway_is_asked_for_when_the_address_of_a_nic_changes(tmp_path: Path) -> None:
+    async def work(stand: Stand) -> None:
+        stand.kernel.macs = {"plane0": MAC, "plane1": MAC}
+        await stand.ground.configure()
+        stand.ground.greet(stand.planes[1])
+        await stand.idle()
+        assert stand.kernel.verified == [VerifyNeighbor("plane1", stand.gateway(1))]
+
+    run(tmp_path, work)
 
     run(tmp_path, work)
