@@ -85,7 +85,7 @@ class Crowd:
         self._pace = Pace(answering=len(others))  # each member has the same number of peers
         self._members: dict[str, Member] = {}
         self._at = {
-            underlay.packed(fabric, host, plane): host
+            underlay.of(fabric).packed(host, plane): host
             for host in others
             for plane in range(fabric.planes)
         }
@@ -177,7 +177,7 @@ class Crowd:
         self._agenda.put(member.host.name, member.session.deadline_ns, prompt=prompt)
 
     def _send_offer(self, host: Host, plane: int, datagram: bytes) -> None:
-        ev = self._rng.choice(usid.evs_between(self._fabric, host, self._us, plane))
+        ev = self._rng.choice(underlay.of(self._fabric).evs(host, self._us, plane))
         around = self._envelope(host, ev)
         assert around.outer is not None
         inner = udp6(*self._ends(host, plane), CONTROL_PORT, CONTROL_PORT, datagram)

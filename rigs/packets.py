@@ -112,8 +112,8 @@ def offer_frame(far: Far, ev: int, body: bytes = b"an offer") -> tuple[bytes, by
     """Return a hand-shake datagram of the peer as it arrives, and as the stack should see it."""
     plane = usid.ev_plane(ev)
     port = 4972
-    src = underlay.address(far.fabric, far.peer, plane)
-    dst = underlay.address(far.fabric, far.us, plane)
+    src = underlay.of(far.fabric).address(far.peer, plane)
+    dst = underlay.of(far.fabric).address(far.us, plane)
     macs = mac_of(plane) + gateway_mac_of(plane)
     if isinstance(src, IPv4Address) or isinstance(dst, IPv4Address):
         udp = struct.pack("!HHHH", 40000, port, 8 + len(body), 0) + body
@@ -310,8 +310,8 @@ class Far:
     ) -> Envelope:
         """Return the headers around a packet with `usids` left to visit, or without a uSID list."""
         plane, label = usid.ev_plane(ev), ev & 0xFFFF
-        src = underlay.address(self.fabric, sender, plane)
-        dst = underlay.address(self.fabric, target, plane)
+        src = underlay.of(self.fabric).address(sender, plane)
+        dst = underlay.of(self.fabric).address(target, plane)
         if isinstance(src, IPv4Address) or isinstance(dst, IPv4Address):
             assert isinstance(src, IPv4Address)
             assert isinstance(dst, IPv4Address)

@@ -134,7 +134,7 @@ def write_planes(dp: Datapath, fabric: Fabric, us: Host, ifindices: Sequence[int
             ifindex=ifindex,
             mac=tuple(mac_of(plane)),
             gateway_mac=tuple(gateway_mac_of(plane)),
-            addr=words(underlay.packed(fabric, us, plane)),
+            addr=words(underlay.of(fabric).packed(us, plane)),
             sid=words(sid),
             bare=1,
         )

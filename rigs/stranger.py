@@ -79,7 +79,7 @@ class Stranger:
     def ev(self) -> int:
         """Return an EV from here to the target."""
         plane = self.rng.randrange(self.fabric.planes)
-        return self.rng.choice(usid.evs_between(self.fabric, self.here, self.target, plane))
+        return self.rng.choice(underlay.of(self.fabric).evs(self.here, self.target, plane))
 
     def qpn(self) -> int:
         """Guess a QPN: generation and index."""
@@ -107,8 +107,8 @@ class Stranger:
     ) -> Envelope:
         """Return the headers around a packet on an EV."""
         plane = usid.ev_plane(ev)
-        src = underlay.address(self.fabric, posing or self.posing, plane)
-        dst = underlay.address(self.fabric, self.target, plane)
+        src = underlay.of(self.fabric).address(posing or self.posing, plane)
+        dst = underlay.of(self.fabric).address(self.target, plane)
         assert isinstance(src, IPv6Address)
         assert isinstance(dst, IPv6Address)
         path = usid.da_bytes(self.fabric.block, usid.path_usids(self.here, self.target, ev))

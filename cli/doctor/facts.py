@@ -226,7 +226,7 @@ def _neighbors(found: Config | None) -> tuple[tuple[Table, int], ...]:
         version = int(family[-1])
         if any(address.version == version for address in found.mrc0.addresses):
             ours[family] += len(found.peers)
-        if found.fabric.routing.network and found.fabric.routing.underlay == version:
+        if not found.fabric.described and found.fabric.routing.underlay == version:
             ours[family] += len(found.peers) * found.fabric.planes
     return tuple((table, ours[table.family]) for table in read_tables())
 
@@ -236,7 +236,7 @@ def _envelope(found: Config | None) -> str:
 
 
 def _udp_ports(found: Config | None) -> tuple[int, ...]:
-    if found is None or not found.fabric.routing.network:
+    if found is None or found.fabric.described:
         return ()
     ports = (found.transport.udp_port, found.transport.control_port)
     return (*ports, found.transport.cell_port) if found.cell_udp else ports

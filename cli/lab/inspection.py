@@ -63,18 +63,18 @@ def of_host(settings: config.Config, peers: Peers) -> Wanted:
     planes = list(enumerate(settings.interfaces))
     routes = [
         FibRoute(
-            str(underlay.destinations(fabric, plane)),
+            str(underlay.in_fabric(fabric).destinations(plane)),
             TABLE_MAIN,
             dev,
-            str(underlay.gateway(fabric, host, plane)),
+            str(underlay.of(fabric).gateway(host, plane)),
         )
         for plane, dev in planes
     ]
     routes += intent.of_peers(peers, dev=settings.mrc0.name)
     addresses = []
     for plane, dev in planes:
-        bits = underlay.on_link(fabric, host, plane).prefixlen
-        addresses.append((dev, f"{underlay.address(fabric, host, plane)}/{bits}"))
+        bits = underlay.in_fabric(fabric).on_link(host, plane).prefixlen
+        addresses.append((dev, f"{underlay.of(fabric).address(host, plane)}/{bits}"))
     addresses += [(settings.mrc0.name, str(address)) for address in settings.mrc0.addresses]
     return Wanted(host.name, tuple(routes), tuple(addresses), own_src=False)
 
@@ -82,7 +82,7 @@ def of_host(settings: config.Config, peers: Peers) -> Wanted:
 def host(file: Path, peers: Peers) -> list[Finding]:
     """Check this host by its configuration; raises config.ConfigError if that has errors."""
     settings = config.load(file)
-    if settings.fabric.routing.network:
+    if not settings.fabric.described:
         why = "without a fabric there are no uSID routes to verify; see `ip route`"
         raise config.ConfigError([f"{file}: [[plane]]: {why}"])
 

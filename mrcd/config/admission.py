@@ -73,7 +73,7 @@ def joined(config: Config, hosts: Sequence[Host]) -> Joined:
 
     Without one secret for all hosts none has a key, and none is added.
     """
-    if config.keyring is None or config.keyring.secret is None or config.fabric.routing.network:
+    if config.keyring is None or config.keyring.secret is None or not config.fabric.described:
         return Joined(config)
     listed, left_out = [], {}
     for host in hosts:

@@ -31,7 +31,7 @@ from mrcd.config.overlap import Claim, Prefix, overlaps
 from mrcd.config.reserved import Reserved, clashes
 from mrcd.config.sections import Keys, Service, Transport
 from mrcd.config.table import Table, suggest
-from mrcd.fabric import description, hosts, shape
+from mrcd.fabric import description, hosts, shape, underlay
 from mrcd.fabric.description import Fabric, FabricError, Host, Interface
 from mrcd.fabric.hosts import Address
 from mrcd.fabric.network import with_mtu
@@ -314,7 +314,7 @@ def _mrc0(table: Table, host: Host | None, fabric: Fabric | None, transport: Tra
     if routed is None:
         routed = host.routed if host is not None else ()
     table.finish()
-    if given is None and fabric is not None and fabric.routing.network:
+    if given is None and fabric is not None and not fabric.described:
         wrong = 'is missing; without a fabric file, write addresses = ["10.99.0.1/24"]'
         table.problem("addresses", [], wrong)
     elif given is None and host is not None:
@@ -401,7 +401,7 @@ def _cells_allowed(table: Table, transport: Transport, fabric: Fabric | None) ->
         return False
     if _cell_envelope(transport, fabric) == WIRE.MRC_CELL_UDP:
         return True
-    if why := shape.why_no_plain_cells(fabric):
+    if why := underlay.of(fabric).why_no_plain_cells():
         wrong = f'{why}; write "auto" or "udp"'
         table.problem("cell_envelope", transport.cell_envelope, wrong)
         return False
@@ -465,7 +465,7 @@ def _keys(table: Table) -> Keys:
 
 def _cannot_admit(fabric: Fabric) -> str | None:
     """Return why no host can be admitted, or None if one can."""
-    if fabric.routing.network:
+    if not fabric.described:
         return "needs a fabric file, whose limits and networks a new host must keep to"
     if isinstance(fabric.hosts, hosts.HostRange):
         return "has no use where [hosts] numbers the hosts; raise count in the fabric file instead"
@@ -484,7 +484,7 @@ def _peers(
     path: Path,
     problems: list[str],
 ) -> tuple[Peer, ...]:
-    if not tables and fabric is not None and ours is not None and not fabric.routing.network:
+    if not tables and fabric is not None and ours is not None and fabric.described:
         if len(fabric.hosts) > PEERS_DEFAULT_MAX:
             problems.append(
                 f"{path}: [[peer]]: is missing: the fabric has {len(fabric.hosts)} hosts, and only "
@@ -501,7 +501,7 @@ def _peers(
     for table in tables:
         name = table.text("name", None)
         host = find(name) if name is not None else None
-        if host is None and fabric is not None and fabric.routing.network:
+        if host is None and fabric is not None and not fabric.described:
             table.raw("endpoints", None), table.raw("public_key", None)  # read and refused already
         elif host is None:
             _known_host(table, "name", name, fabric)  # records the problem
@@ -510,7 +510,7 @@ def _peers(
         if host is not None and host.name in peers:
             table.problem("name", name, "has a [[peer]] already; merge the two")
         allowed = _allowed(table, reserved)
-        if allowed is None and fabric is not None and fabric.routing.network:
+        if allowed is None and fabric is not None and not fabric.described:
             wrong = 'is missing; name the prefixes behind the peer, like ["10.99.0.2/32"]'
             table.problem("allowed", [], wrong)
         table.finish()

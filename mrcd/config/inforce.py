@@ -27,7 +27,7 @@ class InForce:
 
     def placed(self, config: Config) -> Config:
         """Return a configuration with addresses that are known now: this host's, and peers'."""
-        if not config.fabric.routing.network:
+        if config.fabric.described:
             return config
         here = config.placed(self.config.host.endpoints, self.config.fabric.mtu)
         return self._roamed.applied(here)

@@ -64,7 +64,7 @@ def _own(config: Config, problems: list[str]) -> Keyring | None:
     if private is None or psk is None:
         return None
     ring = identity.own_keys(private, peers, psk)
-    if config.fabric.routing.network:
+    if not config.fabric.described:
         return ring  # only the peers' files name our public key
     ours, listed = identity.encode_key(ring.public), config.host.public_key
     where = f"{config.fabric_path}: host {config.host.name}: public_key"
@@ -82,7 +82,7 @@ def _public_keys(config: Config, problems: list[str]) -> dict[str, bytes]:
     """Return the public keys of all peers by name."""
     found: dict[str, bytes] = {}
     for peer in config.peers:
-        what = "peer" if config.fabric.routing.network else "host"
+        what = "host" if config.fabric.described else "peer"
         where = f"{config.fabric_path}: {what} {peer.name}: public_key"
         if not peer.host.public_key:
             problems.append(

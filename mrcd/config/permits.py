@@ -34,17 +34,14 @@ def permits_of(config: Config, folder: str) -> Permits:
 
 
 def _plane(config: Config, index: int) -> Plane:
-    fabric, host = config.fabric, config.host
-    if fabric.routing.network:
+    if not config.fabric.described:
         named = config.nics[index].address
         return Plane(None if named is None else str(named), None, None)
+    across, host = underlay.in_fabric(config.fabric), config.host
     return Plane(
-        address=(
-            f"{underlay.address(fabric, host, index)}"
-            f"/{underlay.on_link(fabric, host, index).prefixlen}"
-        ),
-        route=str(underlay.destinations(fabric, index)),
-        gateway=str(underlay.gateway(fabric, host, index)),
+        address=f"{across.address(host, index)}/{across.on_link(host, index).prefixlen}",
+        route=str(across.destinations(index)),
+        gateway=str(across.gateway(host, index)),
     )
 
 

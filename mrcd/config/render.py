@@ -28,22 +28,22 @@ def render(config: Config) -> str:
     Admitted hosts are not in it, since no file lists them.
     """
     config = without_admitted(config)
-    network = config.fabric.routing.network
-    tables = {"host": {"name": config.host.name} if network else _host(config)}
+    described = config.fabric.described
+    tables = {"host": _host(config) if described else {"name": config.host.name}}
     if mrc0 := _mrc0(config):
         tables["mrc0"] = mrc0
-    if network:
-        tables["planes"] = {"paths": config.fabric.routing.paths}
-    else:
+    if described:
         tables["planes"] = {"interfaces": config.interfaces}
+    else:
+        tables["planes"] = {"paths": config.fabric.routing.paths}
     for field in fields(config):
         section = getattr(config, field.name)
         if field.name not in _RESOLVED and is_dataclass(section):
             held = {key.name: getattr(section, key.name) for key in fields(section)}
             tables[field.name] = {key: value for key, value in held.items() if value is not None}
-    peers = () if not network and _every_other_host(config) else config.peers
+    peers = () if described and _every_other_host(config) else config.peers
     shown = [("plane", _nic(nic)) for nic in config.nics]
-    shown += [("peer", _endpoints(peer) if network else _peer(peer)) for peer in peers]
+    shown += [("peer", _peer(peer) if described else _endpoints(peer)) for peer in peers]
     # The headings are written here: as a list of tables, tomli_w would put them into one array
     # above all other keys.
     return tomli_w.dumps(tables) + "".join(

@@ -16,7 +16,7 @@ class Reserved:
 
     def __init__(self, fabric: Fabric | None) -> None:
         self._ranges: list[tuple[str, Prefix]] = []
-        if fabric is not None and fabric.routing.network:
+        if fabric is not None and not fabric.described:
             self._ranges = [
                 ("the source addresses of cells", fabric.underlay6),
                 *(

@@ -17,7 +17,7 @@ from mrcd.datapath.datapath import Datapath, DatapathError
 from mrcd.datapath.loader import MAPS, PROGRAMS, source
 from mrcd.datapath.qptable import evs_per_plane
 from mrcd.datapath.sizes import Sizes
-from mrcd.fabric import classes
+from mrcd.fabric import classes, underlay
 from mrcd.fabric.loops import loops_of
 from mrcd.linux import bpfmap, kernel
 
@@ -37,7 +37,7 @@ def sizes_of(config: Config) -> Sizes:
         cell_slots=tuning.CELL_SLOTS if config.cells else 1,
         xdp=config.transport.xdp == "native",
         decap=kernel.has_decap(),
-        next_hops=config.fabric.routing.network,
+        next_hops=underlay.of(config.fabric).next_hops,
         cell_udp=config.cell_udp,
     )
 
@@ -84,7 +84,7 @@ def layout_of(config: Config, needed: Sizes) -> str:
             transport.cell_envelope,
         ],
     }
-    if fabric.routing.network:
+    if not fabric.described:
         identity["network"] = fabric.routing.paths
     return layoutkey.layout_key(source(), needed, MAPS, identity)
 

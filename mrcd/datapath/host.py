@@ -11,7 +11,7 @@ from mrcd.config.config import Config
 from mrcd.datapath import tuning
 from mrcd.datapath.datapath import Datapath
 from mrcd.datapath.mrc0 import Ends
-from mrcd.fabric.routing import HOPS_MAX, HOPS_SENT
+from mrcd.fabric import underlay
 from mrcd.handshake.sealing import mac1_key
 from mrcd.wire.abi import ABI
 
@@ -134,8 +134,7 @@ def write(
         keyed=int(config.keyring is not None),
         survey_key=_survey_key(datapath),
         mac1_key=_mac1_key(config),
-        # How many routers there are in any other network, nobody says.
-        hops_min=0 if fabric.routing.network else HOPS_SENT - HOPS_MAX,
+        hops_min=underlay.of(fabric).hops_min,
         link_mac=tuple(mac),
         dscp_data=fabric.classes.trimmable,
         dscp_again=fabric.classes.retransmit,

@@ -12,7 +12,7 @@ from mrcd.datapath.control import Commands
 from mrcd.datapath.datapath import Datapath
 from mrcd.datapath.prefixes import Prefixes
 from mrcd.datapath.view import ALL_PLANES, PLANES, Balance
-from mrcd.fabric import underlay, way
+from mrcd.fabric import underlay
 from mrcd.linux import bpf, bpfbatch
 from mrcd.wire.abi import ABI
 
@@ -66,7 +66,7 @@ class PeerTable:
         """
         fabric = self._config().fabric
         at = {
-            underlay.packed(fabric, peer.host, plane): peer.name
+            underlay.of(fabric).packed(peer.host, plane): peer.name
             for peer in self._config().peers
             for plane in range(fabric.planes)
         }
@@ -88,7 +88,7 @@ class PeerTable:
         self.prefixes.adopt()
 
     def _adopt_next_hops(self, name: str, index: int) -> None:
-        if not self._config().fabric.routing.network:
+        if not underlay.of(self._config().fabric).next_hops:
             return
         for plane in range(self._config().fabric.planes):
             raw = self._dp.read_raw("peer_planes", index * PLANES + plane, _PEER_PLANE.size)
@@ -131,7 +131,7 @@ class PeerTable:
         config, index = self._config(), self.indices[peer.name]
         own = _U32.pack(index)
         for plane in range(config.fabric.planes):
-            address = underlay.packed(config.fabric, peer.host, plane)
+            address = underlay.of(config.fabric).packed(peer.host, plane)
             entries["peer_planes"][_U32.pack(index * PLANES + plane)] = self._way(peer, plane)
             entries["sources"][address] = own
         if not known:
@@ -145,15 +145,15 @@ class PeerTable:
     def _way(self, peer: Peer, plane: int) -> bytes:
         """Return the entry of map peer_planes: the peer's address, and what leads to it."""
         config = self._config()
-        address = underlay.packed(config.fabric, peer.host, plane)
-        leads = way.to(config.fabric, config.host, peer.host, plane).template
-        if config.fabric.routing.network:
+        across = underlay.of(config.fabric)
+        leads = across.way(config.host, peer.host, plane).template
+        if across.next_hops:
             leads = self.next_hops.get((peer.name, plane), bytes(_MAC_BYTES))
-        return (address + (leads or b"")).ljust(_PEER_PLANE.size, b"\0")
+        return (across.packed(peer.host, plane) + (leads or b"")).ljust(_PEER_PLANE.size, b"\0")
 
     def reached(self, peer: str) -> int:
         """Return the mask of planes on which it is known which neighbour leads to a peer."""
-        if not self._config().fabric.routing.network:
+        if not underlay.of(self._config().fabric).next_hops:
             return ALL_PLANES
         planes = range(self._config().fabric.planes)
         return sum(1 << plane for plane in planes if (peer, plane) in self.next_hops)
@@ -177,8 +177,8 @@ class PeerTable:
         for name, values in entries.items():
             bpfbatch.update(self._dp.maps[name], values)
         planes = range(fabric.planes)
-        kept = {underlay.packed(fabric, after.host, plane) for plane in planes}
-        for address in {underlay.packed(fabric, before.host, plane) for plane in planes} - kept:
+        kept = {underlay.of(fabric).packed(after.host, plane) for plane in planes}
+        for address in {underlay.of(fabric).packed(before.host, plane) for plane in planes} - kept:
             bpf.delete(self._dp.maps["sources"], address)
 
     def _free_index(self) -> int:
@@ -194,7 +194,7 @@ class PeerTable:
     def remove(self, peer: Peer) -> None:
         """Forget a peer whose prefixes are dropped and whose QPs are forgotten already."""
         for plane in range(self._config().fabric.planes):
-            address = underlay.packed(self._config().fabric, peer.host, plane)
+            address = underlay.of(self._config().fabric).packed(peer.host, plane)
             bpf.delete(self._dp.maps["sources"], address)
         index = self.indices.pop(peer.name)
         del self._names[index]

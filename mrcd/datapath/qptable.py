@@ -16,7 +16,7 @@ from mrcd.datapath.datapath import Datapath, wait_for_programs
 from mrcd.datapath.keytable import KeyTable
 from mrcd.datapath.peertable import PeerTable
 from mrcd.datapath.view import PLANES
-from mrcd.fabric import usid
+from mrcd.fabric import underlay
 from mrcd.fabric.hosts import Host
 from mrcd.handshake import LocalQp, Memory, RemoteQp
 from mrcd.linux import bpfbatch
@@ -41,7 +41,7 @@ def evs_per_plane(config: Config) -> int:
     # Peers on another T0 have the most paths. Leave room for one even if none is configured.
     elsewhere = Host("", host.t0 % max(1, fabric.t0) + 1, 1, ())
     remote = [peer.host for peer in config.peers] + [elsewhere] * (fabric.t0 > 1)
-    paths = max((len(usid.evs_between(fabric, host, there, 0)) for there in remote), default=1)
+    paths = max((len(underlay.of(fabric).evs(host, there, 0)) for there in remote), default=1)
     return evset.slots_per_plane(paths, fabric.planes, config.transport.evs)
 
 
@@ -177,7 +177,7 @@ class QpTable:
         fabric, host = self._config().fabric, self._config().host
         target = self._config().by_name[peer].host
         return evset.generate(
-            [usid.evs_between(fabric, host, target, plane) for plane in range(fabric.planes)],
+            [underlay.of(fabric).evs(host, target, plane) for plane in range(fabric.planes)],
             self._config().transport.evs,
             self._dp.sizes.evs,
             f"{host.name} {peer} {qp - self.peers.base(peer)}",

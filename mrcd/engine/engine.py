@@ -33,6 +33,7 @@ from mrcd.engine.events import Events
 from mrcd.engine.interfaces import OurInterfaces
 from mrcd.engine.memory import SessionMemory
 from mrcd.engine.upkeep import Upkeep
+from mrcd.fabric import underlay
 from mrcd.fabric.hosts import Address
 from mrcd.handshake import State
 from mrcd.linux import bpf
@@ -262,7 +263,7 @@ class Engine:
         return Planes(self._nl, self.datapath, self._in_force, found, drains, heard, self._ground)
 
     def _ground(self, nics: Nics) -> Ground:
-        if not self.config.fabric.routing.network:
+        if not underlay.of(self.config.fabric).next_hops:
             return Gateways(nics, self._in_force, self._bpffs)
         found = Found(self._hop_found, self._path_mtu_changed, self._readdressed)
         return AnyNetwork(nics, self._in_force, found)
@@ -481,7 +482,7 @@ class Engine:
 
     def _peer_moved(self, name: str, plane: int, address: str) -> None:
         """Follow a peer to an address from which it has said something that only it can say."""
-        if self.config.fabric.routing.network and not self._draining:
+        if underlay.of(self.config.fabric).roaming and not self._draining:
             self._in_force.peer_moved(name, plane, ip_address(address))
             log.info("peer.moved", peer=name, plane=plane, address=address)
 

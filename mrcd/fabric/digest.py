@@ -20,7 +20,7 @@ NONE = 0
 
 def frame(fabric: Fabric) -> dict[str, str]:
     """Return what all hosts must agree on, as key and value; empty without a fabric file."""
-    if fabric.routing.network:
+    if not fabric.described:
         return {}
     found = {
         "block": fabric.block,
@@ -53,7 +53,7 @@ def of_frame(fabric: Fabric) -> int:
 
 def of_hosts(fabric: Fabric, one: Host, other: Host) -> int:
     """Return the digest, 64 bits, of two hosts in a fabric file, in either order."""
-    if fabric.routing.network:
+    if not fabric.described:
         return NONE
     return _digest("hosts", *sorted((place(one), place(other))))
 

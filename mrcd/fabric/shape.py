@@ -79,6 +79,11 @@ class Fabric:
         return found
 
     @property
+    def described(self) -> bool:
+        """Return whether a fabric file describes it; else it is any network between NICs."""
+        return not self.routing.network
+
+    @property
     def ipv4(self) -> bool:
         """Return whether NICs and switches also have IPv4 addresses: up to lab size they do."""
         switches = max(self.t0, self.t1)
@@ -129,31 +134,6 @@ class Fabric:
     def plane_prefix6(self, plane: int) -> ipaddress.IPv6Network:
         """Return the prefix of all IPv6 addresses of a plane."""
         return ipaddress.IPv6Network((int(self.underlay(plane, 0, 0)), 48))
-
-
-def why_no_plain_cells(fabric: Fabric) -> str | None:
-    """Return why data of this fabric cannot go in cells of IP in IPv6, or None if it can.
-
-    The source address of a cell differs from cell to cell, so a switch that hashes would ignore
-    the EV.
-    """
-    if fabric.routing.mode == "srv6":
-        return None
-    if fabric.routing.network:
-        return _why_no_cells_without_a_fabric(fabric.routing)
-    if fabric.routing.underlay == 4:
-        return 'cells need IPv6: routing = "srv6", or underlay = 6, in the fabric file'
-    if fabric.t0 > 1:
-        return 'cells need routing = "srv6", or one T0 in each plane, in the fabric file'
-    return None
-
-
-def _why_no_cells_without_a_fabric(routing: Routing) -> str | None:
-    if routing.underlay == 4:
-        return "cells need endpoints with IPv6 addresses"
-    if routing.paths > 1:
-        return "cells need paths = 1, because routers that hash would ignore the EV"
-    return None
 
 
 def generate(

@@ -14,7 +14,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mrcd.fabric.description import Fabric, Host
+from mrcd.fabric.description import Host
 
 PLANE_SHIFT = 13
 ROLE_SHIFT = 11
@@ -170,28 +170,6 @@ def with_t1(template: bytes, t1: int) -> bytes:
     """Return a template's address over a T1 (from 1; 0 if both hosts share a T0)."""
     spine = int.from_bytes(template[_T1_FIELD], "big") | t1
     return template[: _T1_FIELD.start] + spine.to_bytes(2, "big") + template[_T1_FIELD.stop :]
-
-
-def evs_per_plane(fabric: Fabric) -> int:
-    """Return the number of EVs in each plane between two hosts on different T0s."""
-    if fabric.routing.network:
-        return fabric.routing.paths
-    return ECMP_EVS if fabric.routing.mode == "ecmp" else fabric.t1
-
-
-def evs_between(fabric: Fabric, src: Host, dst: Host, plane: int) -> list[int]:
-    """Return every EV of one plane between two hosts, in order of its T1.
-
-    In ecmp mode the T1 of an EV is unknown, and there are ECMP_EVS EVs. Without a fabric there are
-    as many as the configuration says.
-    """
-    if fabric.routing.mode == "ecmp":
-        alone = src.t0 == dst.t0 and not fabric.routing.network
-        entropies = 1 if alone else evs_per_plane(fabric)
-        return [ev(plane, entropy) for entropy in range(1, entropies + 1)]
-    if src.t0 == dst.t0:
-        return [ev(plane, 0)]
-    return [ev(plane, t1) for t1 in range(1, fabric.t1 + 1)]
 
 
 def locator(block: ipaddress.IPv6Network, value: int) -> ipaddress.IPv6Network:

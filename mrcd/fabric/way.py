@@ -10,8 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 
-from mrcd.fabric import underlay, usid
-from mrcd.fabric.description import Fabric, Host
+from mrcd.fabric import usid
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +32,3 @@ class Way:
     def t1(self, ev: int) -> int:
         """Return the T1 that packets on an EV cross; 0: none, or only the switches know."""
         return 0 if self.template is None else usid.ev_t1(ev)
-
-
-def to(fabric: Fabric, here: Host, there: Host, plane: int) -> Way:
-    """Return the way from one host to another in a plane."""
-    address = underlay.address(fabric, there, plane)
-    if fabric.routing.mode != "srv6":
-        return Way(address, None)
-    return Way(address, usid.template_da(fabric.block, here, there, plane))

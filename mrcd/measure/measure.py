@@ -290,7 +290,7 @@ class Measuring:
     def _take_part(self, peer: str, plane: int, nonce: int, *, own: bool) -> _Part:
         """Open a socket on a plane; the measurement ends by itself. Raises OSError."""
         config, link = self._config(), self._planes()[plane].link
-        address = underlay.address(config.fabric, config.host, plane)
+        address = underlay.of(config.fabric).address(config.host, plane)
         part = _Part(peer, plane, nonce, own, Load(nonce, link.name, address, link.mtu))
         if not own:  # the other side may never say that it is over
             part.timer = asyncio.get_running_loop().call_later(LIMIT_S, self._leave, part)
@@ -302,7 +302,7 @@ class Measuring:
         peer = config.by_name.get(part.peer)
         if peer is None:
             raise CannotMeasure(f"{part.peer} is no peer any more")
-        part.load.connect(underlay.address(config.fabric, peer.host, part.plane), port)
+        part.load.connect(underlay.of(config.fabric).address(peer.host, part.plane), port)
 
     def _leave(self, part: _Part) -> None:
         """End this host's part in a measurement."""

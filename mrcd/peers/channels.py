@@ -249,18 +249,18 @@ class Channels:
 
     def _set_places(self, config: Config, ring: Keyring) -> None:
         self._fabric = config.fabric
-        self._ours = underlay.place(config.fabric, config.host)
-        self._at = {underlay.place(config.fabric, peer.host): peer.name for peer in config.peers}
+        self._ours = underlay.of(config.fabric).place(config.host)
+        self._at = {underlay.of(config.fabric).place(peer.host): peer.name for peer in config.peers}
         self._hosts = {peer.name: peer.host for peer in config.peers}
         self._peer_of.cache_clear()
-        self._gate.admits_strangers = config.fabric.routing.network
+        self._gate.admits_strangers = underlay.of(config.fabric).roaming
         self._gate.takes_guests = (
             config.keys.admit and ring.secret is not None and self._admission is not None
         )
 
     def _find_peer(self, source: str, plane: int) -> str | None:
         """Return the peer that has an address on a plane."""
-        spot = underlay.spot(self._fabric, source, plane)
+        spot = underlay.of(self._fabric).spot(source, plane)
         return None if spot is None else self._at.get(spot)
 
     # ---- up and down
@@ -410,7 +410,7 @@ class Channels:
         """Return the place of an address where no peer is; None if it is no stranger's either."""
         if not self._gate.takes_guests:
             return None
-        spot = underlay.spot(self._fabric, source, plane)
+        spot = underlay.of(self._fabric).spot(source, plane)
         if not isinstance(spot, tuple) or spot == self._ours:
             return None
         return spot if 1 <= spot[0] <= T0_MAX and 1 <= spot[1] <= PORT_MAX else None
@@ -435,7 +435,7 @@ class Channels:
         if peer not in self._hosts:
             return  # it is about to be removed
         if known is None or now - known.last_ns > TWICE_NS:
-            own = str(underlay.address(self._fabric, self._hosts[peer], self._plane))
+            own = str(underlay.of(self._fabric).address(self._hosts[peer], self._plane))
             self._seconds[peer] = _Second(self._source, own, now, now)
             return
         lasted, known.last_ns = known.lasts, now

@@ -19,7 +19,7 @@ from functools import lru_cache
 from ipaddress import IPv4Address
 
 from mrcd.config.config import Current, Peer
-from mrcd.fabric import underlay, usid, way
+from mrcd.fabric import underlay, usid
 from mrcd.fabric.routing import ENCAP_FULL
 from mrcd.linux.planesocket import Address, PlaneSockets
 from mrcd.peers.evprobe import PathResult, ProbeRound
@@ -155,7 +155,7 @@ class Endpoint(Placed):
     def configured(self) -> None:
         """Go by the configuration of now: it has other peers, but the same planes and ports."""
         config = self._config()
-        self._at = {underlay.place(config.fabric, peer.host): peer.name for peer in config.peers}
+        self._at = {underlay.of(config.fabric).place(peer.host): peer.name for peer in config.peers}
         self._way.cache_clear()
 
     @property
@@ -179,7 +179,7 @@ class Endpoint(Placed):
         `mask` is the mask of usable planes that peers know; `update_id` is the last id used.
         """
         config = self._config()
-        addresses = underlay.addresses(config.fabric, config.host)
+        addresses = underlay.of(config.fabric).addresses(config.host)
         for failed in self._sockets.open_planes(config.interfaces, addresses):
             log.warning("plane.not_restored", error=failed)
         self._updates = PortUpdates(mask, update_id)
@@ -265,8 +265,8 @@ class Endpoint(Placed):
 
     # ---- common to both
 
-    def _evs(self, peer: Peer, plane: int) -> list[int]:
-        return usid.evs_between(self._config().fabric, self._config().host, peer.host, plane)
+    def _evs(self, peer: Peer, plane: int) -> Sequence[int]:
+        return underlay.of(self._config().fabric).evs(self._config().host, peer.host, plane)
 
     def _find_way(self, peer: str, ev: int) -> tuple[str, Envelope]:
         """Return the destination of packets on an EV, and the envelope around their BTH."""
@@ -276,7 +276,8 @@ class Endpoint(Placed):
             self._config().by_name[peer].host,
         )
         plane, port = usid.ev_plane(ev), self._config().transport.udp_port
-        src, found = underlay.address(fabric, host, plane), way.to(fabric, host, target, plane)
+        across = underlay.of(fabric)
+        src, found = across.address(host, plane), across.way(host, target, plane)
         dst = found.address
         if isinstance(src, IPv4Address) or isinstance(dst, IPv4Address):
             return str(dst), Envelope(None, Ip4(src, dst), ev >> 16, port)  # type: ignore[arg-type]
@@ -291,7 +292,7 @@ class Endpoint(Placed):
 
     def _answered(self, source: str, ev: int, data: bytes, arrived_ns: int) -> None:
         fabric = self._config().fabric
-        spot = underlay.spot(fabric, source, usid.ev_plane(ev))
+        spot = underlay.of(fabric).spot(source, usid.ev_plane(ev))
         peer = None if spot is None else self._at.get(spot)
         if peer is None:
             return

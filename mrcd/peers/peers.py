@@ -373,7 +373,7 @@ class Peers(Placed):
     def start(self, mask: int) -> None:
         """Open the sockets and begin to send Offers."""
         config = self._config()
-        addresses = underlay.addresses(config.fabric, config.host)
+        addresses = underlay.of(config.fabric).addresses(config.host)
         for failed in self._sockets.open_planes(config.interfaces, addresses):
             log.warning("plane.not_restored", error=failed)
         self.set_planes(mask)
@@ -498,7 +498,7 @@ class Peers(Placed):
     def _introduce(self, sender: str | None, _message: bytes, plane: int) -> None:
         """Tell a peer that does not know this host who it is."""
         config = self._config()
-        if sender is None or config.fabric.routing.network:
+        if sender is None or not config.fabric.described:
             return
         host = config.host
         addresses = tuple(map(str, host.addresses))[: introduction.ADDRESSES_MAX]

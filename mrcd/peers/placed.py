@@ -19,12 +19,12 @@ class Placed:
     def rebind(self, plane: int, interface: str) -> None:
         """Use another NIC for a plane. Raises OSError if its sockets cannot be opened."""
         fabric, host = self._config().fabric, self._config().host
-        self._sockets.reopen_plane(plane, interface, underlay.address(fabric, host, plane))
+        self._sockets.reopen_plane(plane, interface, underlay.of(fabric).address(host, plane))
 
     def open_closed(self, plane: int, interface: str) -> None:
         """Open the sockets of a plane that was down before. Raises OSError if that fails."""
         fabric, host = self._config().fabric, self._config().host
-        self._sockets.open_closed(plane, interface, underlay.address(fabric, host, plane))
+        self._sockets.open_closed(plane, interface, underlay.of(fabric).address(host, plane))
 
     def move(self, interfaces: Mapping[int, str]) -> None:
         """Send from, and listen at, the new addresses of planes, whose NICs `interfaces` names."""

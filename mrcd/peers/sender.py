@@ -9,7 +9,7 @@ from functools import lru_cache
 from ipaddress import ip_address
 
 from mrcd.config.config import Current
-from mrcd.fabric import usid, way
+from mrcd.fabric import underlay
 from mrcd.fabric.hosts import Host
 from mrcd.fabric.way import Way
 from mrcd.linux.planesocket import Address
@@ -67,8 +67,8 @@ class Ways:
         """Send a datagram to a place (T0 and port) where no peer is, over a random T1."""
         fabric, host = self._config().fabric, self._config().host
         target = Host("", *place, ())
-        found = way.to(fabric, host, target, plane)
-        ev = self._random.choice(usid.evs_between(fabric, host, target, plane))
+        found = underlay.of(fabric).way(host, target, plane)
+        ev = self._random.choice(underlay.of(fabric).evs(host, target, plane))
         self._transmit(plane, found.usids(ev), found.address, datagram)
 
     def send_at(self, plane: int, address: str, datagram: bytes) -> None:
@@ -77,4 +77,4 @@ class Ways:
 
     def _find(self, peer: str, plane: int) -> Way:
         config = self._config()
-        return way.to(config.fabric, config.host, config.by_name[peer].host, plane)
+        return underlay.of(config.fabric).way(config.host, config.by_name[peer].host, plane)

@@ -89,9 +89,9 @@ class Gateways:
 
     def needs(self, plane: Plane) -> tuple[str | None, str | None]:
         """Return the address of a plane's NIC, and the destinations of its route."""
-        fabric, host = self._config().fabric, self._config().host
-        address = underlay.address(fabric, host, plane.index)
-        return str(address), str(underlay.destinations(fabric, plane.index))
+        across = self._across
+        address = across.address(self._config().host, plane.index)
+        return str(address), str(across.destinations(plane.index))
 
     def close(self) -> None:
         """End nothing: its tasks are those of the planes."""
@@ -107,15 +107,15 @@ class Gateways:
 
     async def _address_and_route(self, plane: Plane) -> None:
         """Add a missing address or route, and record what was added so that it can be removed."""
-        nl, fabric, host = self._nics.nl, self._config().fabric, self._config().host
+        nl, across, host = self._nics.nl, self._across, self._config().host
         name = plane.link.name
-        address = underlay.address(fabric, host, plane.index)
-        bits = underlay.on_link(fabric, host, plane.index).prefixlen
+        address = across.address(host, plane.index)
+        bits = across.on_link(host, plane.index).prefixlen
         there = {ip_interface(text).ip for text in await nl.addresses(name)}
         if address not in there:
             await nl.change(AddAddress(name, f"{address}/{bits}"))
             pins.record_given(self._records, "address", name, address, bits)
-        prefix = underlay.destinations(fabric, plane.index)
+        prefix = across.destinations(plane.index)
         if str(prefix) not in {route.dst for route in await nl.routes(name)}:
             await nl.change(ReplaceRoute(str(prefix), name, self._gateway(plane)))
             pins.record_given(
@@ -123,7 +123,11 @@ class Gateways:
             )
 
     def _gateway(self, plane: Plane) -> str:
-        return str(underlay.gateway(self._config().fabric, self._config().host, plane.index))
+        return str(self._across.gateway(self._config().host, plane.index))
+
+    @property
+    def _across(self) -> underlay.Usids | underlay.Hashed:
+        return underlay.in_fabric(self._config().fabric)
 
     async def _resolve_once(self, plane: Plane) -> None:
         if plane.link.up and plane.link.carrier:

@@ -126,7 +126,7 @@ class AnyNetwork:
             plane.addressed = not self._address(plane).is_unspecified
 
     def _address(self, plane: Plane) -> Address:
-        return underlay.address(self._config().fabric, self._config().host, plane.index)
+        return underlay.of(self._config().fabric).address(self._config().host, plane.index)
 
     # ---- reports of the kernel
 

@@ -17,7 +17,7 @@ async def placed(nl: Netlink, config: Config) -> Config:
 
     Interfaces that do not exist are ignored here; find_planes() names them.
     """
-    if not config.fabric.routing.network:
+    if config.fabric.described:
         return config
     links = await nl.links()
     mtu = min((links[name].mtu for name in config.interfaces if name in links), default=0)

@@ -68,7 +68,7 @@ async def find_planes(nl: Netlink, config: Config) -> list[Plane]:
     A plane whose interface is missing, or has too small an MTU, is not used, and status says why.
     Raises PlaneError, which names them, if that is so for all planes.
     """
-    links, network = await nl.links(), config.fabric.routing.network
+    links, described = await nl.links(), config.fabric.described
     missing = [name for name in config.interfaces if name not in links]
     if len(missing) == len(config.interfaces):
         raise PlaneError(
@@ -78,7 +78,7 @@ async def find_planes(nl: Netlink, config: Config) -> list[Plane]:
     there = [name for name in config.interfaces if name in links]
     small = [name for name in there if links[name].mtu < config.fabric.mtu]
     if len(small) == len(there):
-        whose, where = ("network's", "[[plane]]") if network else ("fabric's", "[fabric]")
+        whose, where = ("fabric's", "[fabric]") if described else ("network's", "[[plane]]")
         raise PlaneError(
             f"{', '.join(f'{name} has MTU {links[name].mtu}' for name in small)}: less than the "
             f"{whose} {config.fabric.mtu}. Raise it (`ip link set {small[0]} mtu "
@@ -97,4 +97,4 @@ def _nothing(name: str) -> Link:
 
 def _where(config: Config) -> str:
     """Return the key that names the plane NICs."""
-    return "[[plane]] interface" if config.fabric.routing.network else "[planes] interfaces"
+    return "[planes] interfaces" if config.fabric.described else "[[plane]] interface"

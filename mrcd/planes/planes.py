@@ -113,7 +113,7 @@ class Planes:
             ifindex=plane.link.index,
             mac=tuple(plane.link.mac),
             gateway_mac=tuple(plane.gateway_mac or bytes(6)),
-            addr=words(underlay.packed(fabric, host, plane.index)),
+            addr=words(underlay.of(fabric).packed(host, plane.index)),
             sid=words(sid),
             bare=plane.link.kind == "veth",
         )

@@ -56,10 +56,8 @@ def examine(engine: Engine) -> Health:
 
 def gateway(engine: Engine, plane: int) -> str | None:
     """Return a plane's gateway; None without a fabric, where each peer has its next hop."""
-    config = engine.config
-    if config.fabric.routing.network:
-        return None
-    return str(underlay.gateway(config.fabric, config.host, plane))
+    found = underlay.of(engine.config.fabric).gateway(engine.config.host, plane)
+    return None if found is None else str(found)
 
 
 def _named(wrong: Mapping[int, str]) -> list[str]:

@@ -8,7 +8,7 @@ from ipaddress import IPv6Address
 
 from mrcd.config.config import Peer
 from mrcd.datapath import view
-from mrcd.fabric import usid, way
+from mrcd.fabric import underlay, usid
 from mrcd.model import (
     ConnInfo,
     DeniedInfo,
@@ -69,7 +69,7 @@ class PathReport(Live):
         """Return the T1 and the uSID list of an EV; with ECMP, which only the switches resolve,
         0 and an empty string."""
         fabric, host = self._engine.config.fabric, self._engine.config.host
-        found = way.to(fabric, host, peer.host, usid.ev_plane(ev))
+        found = underlay.of(fabric).way(host, peer.host, usid.ev_plane(ev))
         usids = found.usids(ev)
         return found.t1(ev), "" if usids is None else str(IPv6Address(usids))
 

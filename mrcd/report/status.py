@@ -174,7 +174,7 @@ class StatusReport(Live):
             wrong=found.planes.get(plane.index),
             unreached=found.unreached.get(plane.index, 0),
             mtu=plane.link.mtu,
-            address=str(underlay.address(config.fabric, config.host, plane.index)),
+            address=str(underlay.of(config.fabric).address(config.host, plane.index)),
             measured=measured,
         )
 

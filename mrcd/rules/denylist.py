@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from mrcd.config.config import Current, Peer
-from mrcd.fabric import usid
+from mrcd.fabric import underlay
 from mrcd.model import DeniedInfo
 from mrcd.rules import elements
 from mrcd.rules.elements import Element, NoSuchElement, Rule
@@ -195,7 +195,7 @@ class Denials:
 
     def _open_evs(self, peer: str, plane: int) -> tuple[int, ...]:
         own, target = self._config().host, self._config().by_name[peer].host
-        every = usid.evs_between(self._config().fabric, own, target, plane)
+        every = underlay.of(self._config().fabric).evs(own, target, plane)
         denied = elements.denied(self._rules, own, target, every)
         return tuple(ev for ev in every if ev not in denied)
 

@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from mrcd.fabric import hosts, naming, usid
+from mrcd.fabric import hosts, naming, underlay, usid
 from mrcd.fabric.description import Fabric, Host
 
 Kind = Literal["path", "plane", "t0", "t1", "link", "nic", "peer"]
@@ -107,7 +107,7 @@ def _parse(fabric: Fabric, text: str) -> Element | None:
 
 def _path(fabric: Fabric, ev: int) -> Element | None:
     plane, t1 = usid.ev_plane(ev), usid.ev_t1(ev)
-    if plane >= fabric.planes or t1 > usid.evs_per_plane(fabric) or ev != usid.ev(plane, t1):
+    if plane >= fabric.planes or t1 > underlay.of(fabric).evs_per_plane or ev != usid.ev(plane, t1):
         return None
     return Element(f"0x{ev:08x}", "path", plane, t1=t1, ev=ev)
 
@@ -166,7 +166,7 @@ def denied(rules: Iterable[Rule], own: Host, peer: Host, evs: Iterable[int]) -> 
 def evs_between(fabric: Fabric, own: Host, peer: Host) -> list[int]:
     """Return every EV of every plane to a peer."""
     return [
-        ev for plane in range(fabric.planes) for ev in usid.evs_between(fabric, own, peer, plane)
+        ev for plane in range(fabric.planes) for ev in underlay.of(fabric).evs(own, peer, plane)
     ]
 
 

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from mrcd.config.config import Config
 from mrcd.datapath.clock import CARRIER
 from mrcd.datapath.datapath import Datapath
-from mrcd.fabric import usid
+from mrcd.fabric import underlay, usid
 from mrcd.fabric.loops import Loop, loops_of, members_of
 from mrcd.linux import bpf, bpfbatch
 from mrcd.peers.peers import Peers
@@ -294,10 +294,8 @@ def telling_of(faults: Iterable[Fault], numbers: Mapping[Loop, int]) -> tuple[in
 
 def _why_not(config: Config) -> str:
     """Return the reason why this host runs no survey; empty if it does."""
-    if config.fabric.routing.network:
-        return "there is no fabric: what the links between the NICs do is unknown"
-    if config.fabric.routing.mode != "srv6":
-        return 'routing = "ecmp": only a source route leads back to its sender'
+    if why := underlay.of(config.fabric).why_no_loops():
+        return why
     return "" if config.transport.survey_pps else "[transport] survey_pps is 0"
 
 

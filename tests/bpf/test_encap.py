@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from mrcd.fabric import usid
+from mrcd.fabric import underlay, usid
 from mrcd.wire.abi import ABI
 from mrcd.wire.packet import WIRE, Auth, Control, Data, Ip4, Ip6, Packet, Peth, Sack, decode_frame
 from rigs.oracle import vector
@@ -132,8 +132,8 @@ def test_all_planes_and_many_evs_are_used(each_rig: Rig) -> None:
     assert {ev << 16 for ev in evs} <= {
         ev
         for plane in range(PLANES)
-        for ev in usid.evs_between(
-            each_rig.fabric, each_rig.fabric.host("h1"), each_rig.fabric.host("h2"), plane
+        for ev in underlay.of(each_rig.fabric).evs(
+            each_rig.fabric.host("h1"), each_rig.fabric.host("h2"), plane
         )
     }
 

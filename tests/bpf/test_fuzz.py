@@ -130,7 +130,7 @@ def addressed(rig: Rig, far: Far, frame: bytes) -> bool | None:
         sid = usid.da_bytes(rig.fabric.block, [usid.usid(PLANE, usid.ROLE_HOST, far.us.port)])
         return data[24:40] == sid and data[0] >> 4 == 6
     ports = (rig.config.transport.udp_port, rig.config.transport.control_port)
-    ours = underlay.address(rig.fabric, far.us, PLANE).packed
+    ours = underlay.of(rig.fabric).address(far.us, PLANE).packed
     length = ip_length(routing)
     if len(data) < length + 8 or struct.unpack_from("!H", data, length + 2)[0] not in ports:
         return None
@@ -163,7 +163,7 @@ def judge(rig: Rig, far: Far, frame: bytes) -> str:
     if not _has_tag(frame, udp):
         return "dropped"
     around, bth = packet.envelope, packet.bth
-    ours = underlay.address(rig.fabric, far.us, PLANE)
+    ours = underlay.of(rig.fabric).address(far.us, PLANE)
     ev = around.src_port << 16 if routing.mode == "ecmp" else around.ev
     if (
         (around.outer is not None) != (routing.code == WIRE.MRC_ENCAP_FULL)
@@ -172,7 +172,7 @@ def judge(rig: Rig, far: Far, frame: bytes) -> str:
     ):
         return "dropped"
     if bth.dqpn == WIRE.MRC_QPN_ENDPOINT:
-        known = {underlay.address(rig.fabric, peer.host, PLANE) for peer in rig.config.peers}
+        known = {underlay.of(rig.fabric).address(peer.host, PLANE) for peer in rig.config.peers}
         if around.inner.src not in known or was_cut:
             return "dropped"
         if isinstance(packet, Control) and isinstance(packet.body, Eeth):
@@ -182,7 +182,7 @@ def judge(rig: Rig, far: Far, frame: bytes) -> str:
         return "dropped"
     if ev & 0xFFFF:
         return "dropped"
-    if bth.dqpn != QPN or around.inner.src != underlay.address(rig.fabric, far.peer, PLANE):
+    if bth.dqpn != QPN or around.inner.src != underlay.of(rig.fabric).address(far.peer, PLANE):
         return "dropped"
     if was_cut:
         behind = bth.psn - 5000 & 0xFFFFFF
@@ -279,7 +279,7 @@ def _is_whole(rig: Rig, far: Far, frame: bytes) -> bool:
         return good
     outer = frame[OUTER : OUTER + 40]
     outer_size = struct.pack("!H", len(frame) - udp + 40)
-    ours = IPv6Address(inner[24:]) == underlay.address(rig.fabric, far.us, PLANE)
+    ours = IPv6Address(inner[24:]) == underlay.of(rig.fabric).address(far.us, PLANE)
     return good and outer[6] == 41 and outer[4:6] == outer_size and ours
 
 

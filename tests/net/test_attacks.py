@@ -118,7 +118,7 @@ class Silence:
     def __init__(self, running: Lab) -> None:
         fabric = running.fabric
         self._theirs = {
-            underlay.address(fabric, fabric.host(host), plane).packed
+            underlay.of(fabric).address(fabric.host(host), plane).packed
             for host in VICTIMS
             for plane in range(fabric.planes)
         }
@@ -227,8 +227,8 @@ def test_scan_finds_nothing(running: Lab, silence: Silence) -> None:
 def test_ports_on_the_bare_address_are_silent(running: Lab) -> None:
     """What goes past the uSIDs reaches neither the daemon nor its answers."""
     fabric = running.fabric
-    target = str(underlay.address(fabric, fabric.host("h1"), 0))
-    source = str(underlay.address(fabric, fabric.host("h3"), 0))
+    target = str(underlay.of(fabric).address(fabric.host("h1"), 0))
+    source = str(underlay.of(fabric).address(fabric.host("h3"), 0))
     before = lab_hosts.mrcctl_json(running.name, "h1", "stats")
     with open_in(running.namespace("h3"), source, socket.SOCK_DGRAM) as sender:
         sender.bind((source, 0))

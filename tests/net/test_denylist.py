@@ -124,7 +124,7 @@ class Announcements:
 
     def __init__(self, running: Lab, plane: int, t1: int) -> None:
         h1, h2 = running.fabric.hosts
-        self._ways = [underlay.packed(running.fabric, host, plane) for host in (h1, h2)]
+        self._ways = [underlay.of(running.fabric).packed(host, plane) for host in (h1, h2)]
         with netns.entered(running.namespace(f"p{plane}t1-{t1}")):
             self._sock = socket.socket(
                 socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(ETH_P_IPV6)

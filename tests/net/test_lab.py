@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from cli.lab import lab, processes, state
-from mrcd.fabric import description, usid
+from mrcd.fabric import description, underlay, usid
 from mrcd.linux import netns
 from tests.net.usid_packets import IPPROTO_IPV6, MARK, Tap, arrives, send_usid, udp_in_ipv6
 
@@ -48,7 +48,7 @@ def test_usid_packets_take_each_path_and_arrive_shifted(make_lab: MakeLab) -> No
     h1, h2, h3 = fabric.hosts
     for a, b in ((h1, h3), (h3, h2), (h1, h2)):
         for plane in range(fabric.planes):
-            for ev in usid.evs_between(fabric, a, b, plane):
+            for ev in underlay.of(fabric).evs(a, b, plane):
                 destination = Tap(running.namespace(b.name), f"plane{plane}")
                 t1 = usid.ev_t1(ev)
                 at_t1 = t1 and Tap(running.namespace(f"p{plane}t1-{t1}"), f"t0-{a.t0}")
@@ -89,7 +89,7 @@ def test_fault_cuts_its_element_and_nothing_else(
 ) -> None:
     running = make_lab(planes=2, t1=2)
     h1, h2 = running.fabric.hosts
-    evs = [ev for plane in (0, 1) for ev in usid.evs_between(running.fabric, h1, h2, plane)]
+    evs = [ev for plane in (0, 1) for ev in underlay.of(running.fabric).evs(h1, h2, plane)]
     hit = {
         "h1:p0": {0x00010000, 0x00020000},
         "p0": {0x00010000, 0x00020000},

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cli.lab import lab
-from mrcd.fabric import usid
+from mrcd.fabric import underlay, usid
 from mrcd.fabric.description import Host
 from mrcd.linux import netns
 from tests.net.usid_packets import ETH_P_IPV6, IPPROTO_IPV6, MARK, Tap, udp_in_ipv6
@@ -36,7 +36,7 @@ def evs_arriving(running: Any, a: Host, b: Host, *, each: int = 1) -> dict[int, 
             seen[ev] = seen.get(ev, 0) + 1
 
     with sock:
-        for ev in usid.evs_between(fabric, a, b, 0):
+        for ev in underlay.of(fabric).evs(a, b, 0):
             usids = usid.path_usids(a, b, ev)
             address = str(ipaddress.IPv6Address(usid.da_bytes(fabric.block, usids)))
             packet = udp_in_ipv6(fabric, a, b, 0, MARK + struct.pack("!I", ev))

@@ -18,7 +18,7 @@ from cli.lab import assembler, lab, state
 from cli.lab.assembler import R0, R1, R2, R6, R10, TC_ACT_UNSPEC
 from cli.lab.multiqueue import HostNics
 from cli.lab.state import LabFailed
-from mrcd.fabric import usid
+from mrcd.fabric import underlay, usid
 from mrcd.linux import bpf, netns, rss
 from mrcd.linux.netlink import Netlink
 from rigs import lab_hosts
@@ -122,7 +122,7 @@ def send_cells(running: Lab, count: int, *, sources: int) -> None:
     """Send packets along one path, whose outer source addresses differ as those of cells do."""
     fabric = running.fabric
     h1, h2 = fabric.hosts[:2]
-    ev = usid.evs_between(fabric, h1, h2, 0)[0]
+    ev = underlay.of(fabric).evs(h1, h2, 0)[0]
     destination = ipaddress.IPv6Address(usid.da_bytes(fabric.block, usid.path_usids(h1, h2, ev)))
     inner = udp_in_ipv6(fabric, h1, h2, 0, b"cell")
     with sending(running, socket.IPPROTO_RAW) as sock:

@@ -240,7 +240,7 @@ class ProbesOf:
     """A tap for a host's reliability probes that enter a plane at its T0."""
 
     def __init__(self, running: Lab, host: Host, plane: int) -> None:
-        self._source = underlay.packed(running.fabric, host, plane)
+        self._source = underlay.of(running.fabric).packed(host, plane)
         with netns.entered(running.namespace(f"p{plane}t0-{host.t0}")):
             self._sock = socket.socket(
                 socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(ETH_P_IPV6)

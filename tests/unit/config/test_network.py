@@ -87,7 +87,7 @@ def test_load__what_the_kernel_knows_is_filled_in() -> None:
     ours = (ip_address("fe80::1"), ip_address("fe80::1:1"))
     placed = open_.placed(ours, 9000)
     assert (placed.mtu, placed.mtu_of(cells=False)) == (8930, 8912)
-    assert [underlay.address(placed.fabric, placed.host, k) for k in range(2)] == list(ours)
+    assert [underlay.of(placed.fabric).address(placed.host, k) for k in range(2)] == list(ours)
     assert open_.placed(ours, 65536).fabric.mtu == MTU_MAX, "of NICs that have more"
     configured = read(changed('"eth1"\n', '"eth1"\nmtu = 1400\n'.replace("1400", "1500")))
     assert configured.placed(ours, 9000).mtu == 1430
@@ -108,12 +108,12 @@ def test_load__the_least_rate_that_is_told_counts() -> None:
 def test_load__addresses_tell_peers_apart() -> None:
     loaded = read(TEXT + THIRD)
     fabric, (b, c) = loaded.fabric, (peer.host for peer in loaded.peers)
-    assert underlay.spot(fabric, "fe80::2%eth1", 0) == underlay.place(fabric, b)
-    assert underlay.spot(fabric, "fe80::3:2%eth2", 1) == underlay.place(fabric, c)
-    assert underlay.spot(fabric, "fe80::3:2%eth1", 0) is None, "that is its other NIC"
+    assert underlay.of(fabric).spot("fe80::2%eth1", 0) == underlay.of(fabric).place(b)
+    assert underlay.of(fabric).spot("fe80::3:2%eth2", 1) == underlay.of(fabric).place(c)
+    assert underlay.of(fabric).spot("fe80::3:2%eth1", 0) is None, "that is its other NIC"
     moved = with_endpoint(loaded, "c", 1, ip_address("fe80::9"))
-    assert underlay.spot(moved.fabric, "fe80::9", 1) == "c"
-    assert underlay.spot(moved.fabric, "fe80::3:2", 1) is None
+    assert underlay.of(moved.fabric).spot("fe80::9", 1) == "c"
+    assert underlay.of(moved.fabric).spot("fe80::3:2", 1) is None
     assert moved.peers[0] == loaded.peers[0]
     assert moved.peers[1].host.endpoints == (c.endpoints[0], IPv6Address("fe80::9"))
 
@@ -121,7 +121,7 @@ def test_load__addresses_tell_peers_apart() -> None:
 @pytest.mark.parametrize(("options", "paths"), [("", 1), ("[planes]\npaths = 16\n", 16)])
 def test_load__a_plane_is_one_path_or_as_many_as_asked_for(options: str, paths: int) -> None:
     loaded = read(options + TEXT)
-    evs = usid.evs_between(loaded.fabric, loaded.host, loaded.peers[0].host, 1)
+    evs = underlay.of(loaded.fabric).evs(loaded.host, loaded.peers[0].host, 1)
     assert len(evs) == len(set(evs)) == paths
     assert {usid.ev_plane(ev) for ev in evs} == {1}
     assert loaded.cells, "routers hash the ports of cells in UDP"
@@ -166,7 +166,9 @@ def test_load__ipv4() -> None:
     assert loaded.peers[0].host.endpoints[0] == IPv4Address("192.0.2.2")
     unknown = network.nowhere(4)
     assert loaded.host.endpoints == (unknown, unknown)
-    assert underlay.packed(loaded.fabric, loaded.peers[0].host, 1)[-4:] == bytes([198, 51, 100, 2])
+    assert underlay.of(loaded.fabric).packed(loaded.peers[0].host, 1)[-4:] == bytes(
+        [198, 51, 100, 2]
+    )
 
 
 def test_permits__nothing_may_be_added_to_planes() -> None:

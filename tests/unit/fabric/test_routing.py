@@ -86,24 +86,24 @@ def test_addresses_and_routes(
 ) -> None:
     made = fabric(routing)
     host = made.host("h2")
-    assert underlay.address(made, host, 2) == ip_address(address)
-    assert underlay.packed(made, host, 2) == ip_address(packed or address).packed
-    assert underlay.gateway(made, host, 2) == ip_address(gateway)
-    assert underlay.destinations(made, 2) == ip_network(prefix)
-    assert underlay.on_link(made, host, 2) == ip_network(on_link)
+    assert underlay.of(made).address(host, 2) == ip_address(address)
+    assert underlay.of(made).packed(host, 2) == ip_address(packed or address).packed
+    assert underlay.of(made).gateway(host, 2) == ip_address(gateway)
+    assert underlay.in_fabric(made).destinations(2) == ip_network(prefix)
+    assert underlay.in_fabric(made).on_link(host, 2) == ip_network(on_link)
     assert ip_address(address) in ip_network(on_link)
-    assert underlay.spot(made, address, 2) == (host.t0, host.port)
-    assert underlay.spot(made, address, 1) is None  # an address of another plane
-    assert underlay.spot(made, address.replace("fdcb", "fdcc").replace("10.", "11."), 2) is None
+    assert underlay.of(made).spot(address, 2) == (host.t0, host.port)
+    assert underlay.of(made).spot(address, 1) is None  # an address of another plane
+    assert underlay.of(made).spot(address.replace("fdcb", "fdcc").replace("10.", "11."), 2) is None
 
 
 def test_evs_of_ecmp_have_a_plane_and_an_entropy() -> None:
     made = fabric(ECMP4)
     h1, h2, h3 = (made.host(name) for name in ("h1", "h2", "h3"))
-    evs = usid.evs_between(made, h1, h3, 3)
-    assert len(set(evs)) == usid.ECMP_EVS == usid.evs_per_plane(made)
+    evs = underlay.of(made).evs(h1, h3, 3)
+    assert len(set(evs)) == usid.ECMP_EVS == underlay.of(made).evs_per_plane
     assert {ev >> 28 for ev in evs} == {3}
     assert not any(ev & 0xFFFF for ev in evs)
     assert 0 not in {ev >> 16 & 0xFFF for ev in evs}
     # Two hosts on one T0 have one path, whatever the entropy.
-    assert len(usid.evs_between(made, h1, h2, 3)) == 1
+    assert len(underlay.of(made).evs(h1, h2, 3)) == 1

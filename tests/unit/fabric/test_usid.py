@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mrcd.fabric import description, usid
+from mrcd.fabric import description, underlay, usid
 from mrcd.fabric.description import Host
 
 BLOCK = ipaddress.IPv6Network("fcbb:bb00::/32")
@@ -143,8 +143,8 @@ def test_da__refuses_seven_usids_and_a_foreign_block() -> None:
 def test_evs_between__one_for_each_t1() -> None:
     fabric = description.generate(hosts=4, hosts_per_t0=2, t1=3)
     a, neighbour, far = fabric.hosts[0], fabric.hosts[1], fabric.hosts[2]
-    assert usid.evs_between(fabric, a, far, 2) == [0x20010000, 0x20020000, 0x20030000]
-    assert usid.evs_between(fabric, a, neighbour, 2) == [0x20000000]
+    assert underlay.of(fabric).evs(a, far, 2) == [0x20010000, 0x20020000, 0x20030000]
+    assert underlay.of(fabric).evs(a, neighbour, 2) == [0x20000000]
 
 
 @given(planes, roles, indexes)

@@ -9,7 +9,7 @@ import pytest
 
 from cli.lab import topology
 from cli.lab.topology import PlannedRoute, Topology
-from mrcd.fabric import description, naming, usid
+from mrcd.fabric import description, naming, underlay, usid
 
 SHAPES = [
     {"hosts": 2, "planes": 4, "t1": 2, "hosts_per_t0": 1},
@@ -49,7 +49,7 @@ def test_a_usid_packet_visits_the_switches_of_its_list(plan: Topology) -> None:
             if src is dst:
                 continue
             for plane in range(fabric.planes):
-                for ev in usid.evs_between(fabric, src, dst, plane):
+                for ev in underlay.of(fabric).evs(src, dst, plane):
                     usids = usid.path_usids(src, dst, ev)
                     node = src.name
                     while usids:

@@ -56,11 +56,11 @@ class Host:
         def host(which: str) -> Any:
             return SimpleNamespace(name=which, endpoints=(ip_address(ADDRESSES[which]),))
 
-        routing = SimpleNamespace(mode=mode, network=True)
+        routing = SimpleNamespace(mode=mode)
         other = SimpleNamespace(name=peer, host=host(peer))
         config = SimpleNamespace(
             host=host(name),
-            fabric=SimpleNamespace(routing=routing, rate_mbps=0),
+            fabric=SimpleNamespace(routing=routing, rate_mbps=0, described=False),
             peers=[other],
             by_name={peer: other},
         )

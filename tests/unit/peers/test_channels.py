@@ -168,7 +168,7 @@ def settings_of(
 
 def _address_of(to: Daemon, source: str, plane: int) -> str:
     place = to.config.fabric.host(source)
-    return str(underlay.address(to.config.fabric, place, plane))
+    return str(underlay.of(to.config.fabric).address(place, plane))
 
 
 async def until(condition: Callable[[], bool], what: str) -> None:
@@ -433,7 +433,7 @@ def test_second_host_with_a_key__is_named_while_the_peer_is_heard(
         other.say("h1", b"still here")
         await renewed(other, "h1", "h3", times=2)
         own, foreign = (
-            str(underlay.address(one.config.fabric, one.config.fabric.host(name), 0))
+            str(underlay.of(one.config.fabric).address(one.config.fabric.host(name), 0))
             for name in ("h2", "h3")
         )
         await until(lambda: bool(one.channels.used_twice), "the name")

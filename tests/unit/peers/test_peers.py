@@ -181,7 +181,7 @@ class Net:
     def _arrive(self, plane: int, target: Address, datagram: bytes) -> None:
         for name, daemon in self.daemons.items():
             place = daemon.config.fabric.host(name)
-            if underlay.address(daemon.config.fabric, place, plane) == target:
+            if underlay.of(daemon.config.fabric).address(place, plane) == target:
                 if name not in self.cut:
                     daemon.peers._sockets.arrived(datagram, plane, "::1")  # type: ignore[attr-defined]
                 return

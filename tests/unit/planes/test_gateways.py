@@ -93,7 +93,7 @@ class Stand:
         self.written.append((plane.index, plane.gateway_mac))
 
     def gateway(self, plane: int) -> str:
-        return str(underlay.gateway(self.config.fabric, self.config.host, plane))
+        return str(underlay.of(self.config.fabric).gateway(self.config.host, plane))
 
     async def idle(self) -> None:
         """Wait until nothing goes on in the background."""

@@ -373,7 +373,7 @@ def found(*mtus: int | None) -> list[Plane]:
 
     config = SimpleNamespace(
         interfaces=names,
-        fabric=SimpleNamespace(mtu=9000, routing=SimpleNamespace(network=False)),
+        fabric=SimpleNamespace(mtu=9000, described=True),
     )
     nl = SimpleNamespace(links=all_links)
     return asyncio.run(nics.find_planes(cast(Any, nl), cast(Any, config)))
