@@ -22,6 +22,7 @@ from mrcd.config.diff import diff as differences
 from mrcd.config.keyfiles import with_keys
 from mrcd.datapath.detach import detach_with
 from mrcd.engine.engine import Engine
+from mrcd.engine.start import Start
 from mrcd.fabric.hosts import Host
 from mrcd.linux.netlink import Netlink
 from mrcd.model import ConfigChanges
@@ -102,7 +103,7 @@ class Running:
         self._tasks.spawn(self._save_again())
 
     async def _start_engine(self) -> None:
-        engine = Engine(
+        start = Start(
             self._nl,
             self.config,
             self.bpffs,
@@ -113,13 +114,12 @@ class Running:
             self.admitted.findings,
         )
         try:
-            await engine.start()
+            self.engine = await start.run()
         except BaseException:
-            await engine.close()
-            if engine.made:
+            await start.close()
+            if start.made:
                 await self._take_down()
             raise
-        self.engine = engine
 
     def stop(self) -> None:
         """Make `serve` return soon."""

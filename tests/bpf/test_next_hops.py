@@ -8,9 +8,9 @@ from ipaddress import IPv6Address
 import pytest
 
 from mrcd.config.config import with_endpoint
+from mrcd.fabric import underlay
 from mrcd.fabric.hosts import Address
 from mrcd.fabric.routing import Routing
-from mrcd.fabric.underlay import packed
 from mrcd.linux import bpf
 from mrcd.wire.packet import Data, Sack, decode_frame
 from rigs.packets import EV, Far, destination, ev_in, ip4, offer_frame, redirected
@@ -132,8 +132,8 @@ def test_peer_that_moves_is_heard_at_its_new_address(rig: Rig) -> None:
     assert rig.receive(old.data(5000, ip4(b"in"))).verdict == DROPPED
     assert rig.receive(new.data(5000, ip4(b"in"))).verdict == PASSED
     sources = rig.dp.maps["sources"]
-    assert bpf.lookup(sources, packed(rig.fabric, before.host, plane), 4) is None
-    assert bpf.lookup(sources, packed(config.fabric, after.host, plane), 4) is not None
+    assert bpf.lookup(sources, underlay.of(rig.fabric).packed(before.host, plane), 4) is None
+    assert bpf.lookup(sources, underlay.of(config.fabric).packed(after.host, plane), 4) is not None
 
 
 @BOTH
