@@ -3,12 +3,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 import shutil
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,29 +14,14 @@ import pytest
 from rigs import lab_hosts
 from rigs.daemons import log_of
 from rigs.lab_hosts import eventually
+from rigs.networkd import EXAMPLES, networkd
 from rigs.traffic import transfer
 
 Lab = Any  # conftest.RunningLab
-EXAMPLES = Path(__file__).parents[2] / "packaging" / "examples" / "networkd"
 SETTLED_S = 30.0
 OURS = ("mrc0", "mrc0p", "mrc0d", "mrc0c", "mrc0cp", "mrc0b", "mrc0bp")
 
 pytestmark = pytest.mark.timeout(300)
-
-
-@contextlib.contextmanager
-def networkd(running: Lab, host: str, folder: Path) -> Iterator[Path]:
-    """Run networkd in a host with the files of a folder; return its log, with all details."""
-    script, log = Path(__file__).with_name("networkd.sh"), folder / "log"
-    command = ["ip", "netns", "exec", running.namespace(host), "unshare", "-m", "bash"]
-    with log.open("w") as out:
-        process = subprocess.Popen([*command, str(script), str(folder)], stdout=out, stderr=out)
-    try:
-        yield log
-        assert process.poll() is None, log.read_text()[-2000:]
-    finally:
-        process.terminate()
-        process.wait(20)
 
 
 def settled(log: Path, states: dict[str, str]) -> None:
