@@ -15,6 +15,7 @@ from mrcd.model import SCHEMA_VERSION
 
 OUTPUTS: Mapping[str, type] = {
     "status": model.Status,
+    "quick status": model.Status,
     "plane list": model.PlanesReply,
     "plane drain": model.PlaneInfo,
     "plane measure": model.RatesReply,

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import tomli_w
 
+from cli.console.compiling import Compiling
 from cli.lab import build, faults, injection, multiqueue, nics, processes, reach, state, topology
 from cli.lab.assembler import finish
 from cli.lab.injection import Applied
@@ -256,7 +257,10 @@ def _start_daemons(plan: Topology) -> None:
     for host in plan.fabric.hosts:
         running[host.name] = start_daemon(name, host.name)
 
+    compiling = Compiling([state.places(name, host).log for host in running])
+
     def alive() -> str | None:
+        compiling.look()
         for host, process in running.items():
             status = process.poll()
             if status is not None:
@@ -264,7 +268,8 @@ def _start_daemons(plan: Topology) -> None:
         return None
 
     deadline_s = 60.0 + 3 * len(running)
-    missing, reason = asyncio.run(reach.wait(plan, deadline_s, alive))
+    with compiling:
+        missing, reason = asyncio.run(reach.wait(plan, deadline_s, alive))
     if reason is not None:
         raise LabFailed(reason)
     if missing:

@@ -8,6 +8,7 @@ import os
 import secrets
 import shutil
 import socket as sockets
+import stat
 import subprocess
 import sys
 import time
@@ -17,8 +18,10 @@ from pathlib import Path
 import click
 
 from cli.console.client import Client
-from cli.console.exits import CommandError, NoSuchObject, NotPermitted
-from cli.console.options import HELP_NAMES
+from cli.console.compiling import Compiling
+from cli.console.exits import DEGRADED, CommandError, NoSuchObject, NotPermitted, Unreachable
+from cli.console.options import HELP_NAMES, json_option
+from cli.console.render import print_json
 from cli.quick import undoing
 from mrcd.model import Status
 
@@ -50,7 +53,13 @@ def quick() -> None:
     help="An address of mrc0; may be repeated.  [default: of 10.99.0.0/16 and fd99::/64, by name]",
 )
 @click.option("--hosts", default=2, show_default=True, help="Wait for this number of hosts in all.")
-@click.option("--wait", default=60, show_default=True, help="Give up after this number of seconds.")
+@click.option(
+    "--wait",
+    metavar="SECONDS",
+    default=60,
+    show_default=True,
+    help="Give up after this number of seconds.",
+)
 @click.option("--insecure", is_flag=True, help="Do without a secret: anyone can pose as a host.")
 @click.option("--bpffs", envvar="MRCD_BPFFS", show_envvar=True, help="That of mrcd.")
 @click.option("--cache-dir", envvar="MRCD_CACHE_DIR", show_envvar=True, help="That of mrcd.")
@@ -96,6 +105,34 @@ def up(
     click.echo(f"{own}: mrc0 has {', '.join(given)}", err=True)
 
 
+@quick.command("status")
+@json_option
+@folder_option
+@click.pass_context
+def status_(ctx: click.Context, /, as_json: bool, folder: Path) -> None:
+    """Show what `quick up` started: whether it runs, where its files are, and its status.
+
+    Exit 1 if nothing is up, 3 if its mrcd does not answer, 6 when it is degraded.
+    """
+    from cli.state import status  # noqa: PLC0415
+
+    if not folder.is_dir():
+        raise CommandError(f"nothing is up: there is no {folder}")
+    places = undoing.read(folder, ctx.obj)
+    answer = _status(places.socket)
+    if answer is None:
+        raise Unreachable(
+            f"`quick up` was run here, and its mrcd does not answer at {places.socket}: see "
+            f"{folder}/mrcd.log; `mrcctl quick down` removes what is there"
+        )
+    if as_json:
+        print_json(answer)
+    else:
+        click.echo(f"up, by the files in {folder}; `mrcctl quick down` takes it down")
+        click.echo(status.render(answer))
+    ctx.exit(DEGRADED if answer.state == "degraded" else 0)
+
+
 @quick.command()
 @folder_option
 @click.pass_obj
@@ -129,12 +166,27 @@ def save(target: Path, force: bool, folder: Path) -> None:
     if there and not force:
         raise CommandError(f"{', '.join(there)}: exists; --force replaces it")
     target.mkdir(parents=True, exist_ok=True)
-    user = keyfiles.service_user()
+    user = keyfiles.service_user() if os.geteuid() == 0 else None  # as `mrcctl key generate` does
     for file in names:
-        shutil.copy2(folder / file, target / file)
-        if user is not None and os.geteuid() == 0:  # as `mrcctl key generate` does
-            os.chown(target / file, user, -1)
+        _copy(folder / file, target / file, user)
         click.echo(target / file)
+
+
+def _copy(source: Path, target: Path, user: int | None) -> None:
+    """Copy a file with its mode, to a user; nobody else can read it before, nor a part of it."""
+    draft = target.with_name(f".{target.name}.{os.getpid()}")
+    file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(file, "wb") as out:
+            out.write(source.read_bytes())
+            if user is not None:
+                os.fchown(out.fileno(), user, -1)
+            os.fchmod(out.fileno(), stat.S_IMODE(source.stat().st_mode))
+            out.flush()
+            os.fsync(out.fileno())
+        draft.replace(target)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def _refuse_others() -> None:
@@ -293,13 +345,15 @@ def _start(folder: Path, where: undoing.Places, cache_dir: str | None) -> None:
     (folder / "pid").write_text(f"{process.pid}\n")
     deadline = time.monotonic() + STARTED_S
     remedy = "; `mrcctl quick down` removes what is there"
-    while (now := _status(where.socket)) is None or now.peers_up < now.peers_total:
-        if process.poll() is not None:
-            raise CommandError(
-                f"mrcd ended with {process.returncode}: see {folder}/mrcd.log{remedy}"
-            )
-        if time.monotonic() > deadline:
-            raise CommandError(
-                f"the peers do not answer: `mrcctl status`, {folder}/mrcd.log{remedy}"
-            )
-        time.sleep(0.1)
+    with Compiling([folder / "mrcd.log"]) as compiling:
+        while (now := _status(where.socket)) is None or now.peers_up < now.peers_total:
+            compiling.look()
+            if process.poll() is not None:
+                raise CommandError(
+                    f"mrcd ended with {process.returncode}: see {folder}/mrcd.log{remedy}"
+                )
+            if time.monotonic() > deadline:
+                raise CommandError(
+                    f"the peers do not answer: `mrcctl status`, {folder}/mrcd.log{remedy}"
+                )
+            time.sleep(0.1)

@@ -56,7 +56,7 @@ def write(folder: Path, places: Places, down: Sequence[str]) -> None:
 
 def take_down(folder: Path, socket: str) -> None:
     """End mrcd, take down what it has left, and remove the files. CommandError if any stays."""
-    places = _read(folder, socket)
+    places = read(folder, socket)
     _refuse_elsewhere(places)
     _end(folder)
     _detach(folder, places)
@@ -93,7 +93,7 @@ def lower_links(nics: Sequence[str]) -> list[str]:
     return failed
 
 
-def _read(folder: Path, socket: str) -> Places:
+def read(folder: Path, socket: str) -> Places:
     """Return the places that were noted. Before they are, nothing has been started."""
     try:
         return Places(**json.loads((folder / "places").read_text()))

@@ -70,6 +70,8 @@ class Datapath:
             "sizes": asdict(self.sizes),
             "adopt": adopt,
         }
+        if not loader.kept(self.sizes, self.cache):
+            log.info("datapath.compiling", mtu=self.sizes.mtu, window=self.sizes.window)
         out, err = await loading.run(order, self.cache)
         try:
             answer = json.loads(out)

@@ -139,6 +139,17 @@ def shipped() -> Path:
     return bpf_dir() / "compiled"
 
 
+def kept(sizes: Sizes, cache: Path | None) -> bool:
+    """Return whether programs of these sizes need no compiler, as far as this process can see."""
+    if cache is None:
+        return False
+    key = bytecode.key_of(source(), sizes.compiled().defines())
+    try:
+        return (shipped() / key).exists() or (cache / key).exists()
+    except PermissionError:  # the folder of a process that may do more
+        return True
+
+
 def load(
     sizes: Sizes, *, cache: Path | None = None
 ) -> tuple[dict[str, int], dict[str, int], list[ProgramReport]]:

@@ -42,6 +42,7 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "daemon.stopping": "The process began to end, on a signal or after a failure.",
         "datapath.adopted": "The data path of an earlier run was taken over; it never stopped.",
         "datapath.attached": "The BPF programs are attached to mrc0 and the planes.",
+        "datapath.compiling": "The BPF programs have to be compiled, which takes some seconds.",
         "datapath.compiled": "The BPF programs were compiled and loaded.",
         "datapath.loaded": "The BPF programs were loaded as an earlier start had compiled them.",
         "datapath.detached": "The BPF programs were detached and their pins removed.",

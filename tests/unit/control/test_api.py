@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 from cli.console import exits
 from cli.describe.schema import OUTPUTS, meanings, schema
 from cli.main import mrcctl
+from cli.quick import undoing
 from mrcd import model
 from mrcd.model import SCHEMA_VERSION, PathEvent
 from rigs.control_double import CONFIG, FakeSource, serving
@@ -70,6 +71,13 @@ def test_every_command_that_prints_json_has_a_type() -> None:
     assert {name for name, _ in commands(mrcctl)} - printing == NO_JSON
 
 
+def up(socket: Path, folder: Path) -> Path:
+    """Return a folder like that of a `quick up` whose mrcd serves a socket."""
+    folder.mkdir()
+    undoing.write(folder, undoing.here(str(socket), None), [])
+    return folder
+
+
 @pytest.mark.parametrize("name", sorted(set(OUTPUTS) - STREAMED))
 def test_output_is_of_its_type_and_says_its_version(path: Path, name: str) -> None:
     source = FakeSource()
@@ -77,6 +85,8 @@ def test_output_is_of_its_type_and_says_its_version(path: Path, name: str) -> No
     with serving(path, source):
         if name == "path allow":
             run(path, "path", "deny", "p1")
+        if name == "quick status":
+            ARGUMENTS[name] = ["--folder", str(up(path, path.parent / "quick"))]
         result = run(path, *name.split(), *ARGUMENTS.get(name, []), "--json")
     assert result.exit_code == exits.DONE, result.output
     printed = json.loads(result.stdout)
