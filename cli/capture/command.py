@@ -62,7 +62,10 @@ Show = Callable[["Packet"], None]
     help="Keep at most this much of each packet in the file; 0, the default, keeps all.",
 )
 @click.option(
-    "--duration", type=click.FloatRange(0, min_open=True), metavar="S", help="Stop after S seconds."
+    "--seconds",
+    type=click.FloatRange(0, min_open=True),
+    metavar="SECONDS",
+    help="Stop after this number of seconds.",
 )
 @click.option(
     "--survey", is_flag=True, help="Include survey probes: two records for each of survey_pps."
@@ -77,7 +80,7 @@ def capture(
     direction: Direction | None,
     count: int | None,
     snaplen: int | None,
-    duration: float | None,
+    seconds: float | None,
     survey: bool,
     as_json: bool,
 ) -> None:
@@ -100,7 +103,7 @@ def capture(
         begun = client.capture(
             snaplen=wanted, plane=plane, peer=peer, direction=direction, survey=survey
         )
-        watch = stack.enter_context(contextlib.closing(_Watch(client, begun, count, duration)))
+        watch = stack.enter_context(contextlib.closing(_Watch(client, begun, count, seconds)))
         stack.enter_context(_signals(watch))
         click.echo(f"capturing on {', '.join(begun.capture.interfaces)}", err=True)
         if path is None:
@@ -117,7 +120,7 @@ class _Watch:
     """A running capture, which reads the ring buffer until it is ended."""
 
     def __init__(
-        self, client: Client, begun: Captured, count: int | None, duration: float | None
+        self, client: Client, begun: Captured, count: int | None, seconds: float | None
     ) -> None:
         from cli.capture.packets import Packets  # noqa: PLC0415  # reads C headers
         from mrcd.linux.ringbuf import RingBuffer  # noqa: PLC0415
@@ -125,7 +128,7 @@ class _Watch:
 
         self._client = client
         self._left = count
-        self._until = None if duration is None else time.monotonic() + duration
+        self._until = None if seconds is None else time.monotonic() + seconds
         self.info = begun.capture
         self.begun_ns = time.time_ns()
         self._packets = Packets(self.info, time.time_ns() - time.monotonic_ns())
@@ -139,7 +142,7 @@ class _Watch:
         self.ended: CommandError | None = None  # the reason, if the daemon ended the capture
 
     def run(self, show: Show, flush: Callable[[], object]) -> None:
-        """Pass packets to `show` until interrupted, or until the count or duration is reached."""
+        """Pass packets to `show` until interrupted, or until the count or the time is reached."""
         while not self._over():
             self._look(show, flush, held=True)
         self._look(show, flush, held=False)
