@@ -46,6 +46,7 @@ class Mrc0Info:
     tx_bytes: int = 0
     rx_packets: int = 0  # to applications
     rx_bytes: int = 0
+    speed_mbps: int = 0  # what the usable planes carry together, as far as it is known; else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +69,7 @@ class PlaneInfo:
     sick: str | None = None  # why its health is in doubt
     wrong: str | None = None  # why it does not carry what it should; None: all is well
     unreached: int = 0  # established peers that no path of it gets through to
+    swallowed: int = 0  # established peers to which it loses data while probes are answered
     mtu: int = 0
     address: str = ""  # of this host in the plane
     measured: str | None = None  # what gets through, where that was clearly less than the NIC says

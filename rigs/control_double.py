@@ -164,6 +164,7 @@ class FakeSource:
                 addresses=["10.99.0.1/24", "fd99::1/64"],
                 tx_packets=7000,
                 rx_bytes=123,
+                speed_mbps=100_000,
             ),
             planes=[self._plane(0), replace(self._plane(1), carrier=False, usable=False)],
             peers_total=2,

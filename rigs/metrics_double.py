@@ -18,6 +18,7 @@ def plane_state(index: int) -> PlaneState:
         drained=index == 1,
         sick=False,
         unreached=3 * (index == 2),
+        swallowed=2 * (index == 3),
         tx_packets=1000 + index,
         tx_bytes=9_000_000,
         rx_packets=500,
@@ -48,6 +49,7 @@ def peer_sample(index: int, planes: int) -> PeerSample:
         ],
         ports=0b1101 & (1 << planes) - 1,
         key_age_s=None if index % 3 == 1 else 61.5,
+        cells_lost=index == 2,
     )
 
 

@@ -8,7 +8,7 @@ import click
 from cli.console.client import Client
 from cli.console.exits import DEGRADED, Unreachable
 from cli.console.options import awaited, json_option, wait_option
-from cli.console.render import BAD, GOOD, WARN, colour, print_json, table
+from cli.console.render import BAD, GOOD, WARN, bit_rate, colour, print_json, table
 from mrcd.model import PlaneInfo, Status
 from mrcd.wording import duration
 
@@ -78,7 +78,7 @@ def render(answer: Status) -> str:
     lines += [f"  {colour('?', WARN)} {warning}" for warning in answer.warnings]
     path = answer.datapath
     lines += [
-        f"  mrc0       {answer.mrc0.name}, mtu {answer.mrc0.mtu}, "
+        f"  mrc0       {answer.mrc0.name}, mtu {answer.mrc0.mtu}, {_speed(answer)}"
         + (" ".join(answer.mrc0.addresses) or "no address"),
         f"  routing    {path.routing}" + _cells(answer),
         f"  data path  xdp {path.xdp}, tc {path.tc}, tick {path.tick}, pinned in {path.bpffs}",
@@ -88,6 +88,11 @@ def render(answer: Status) -> str:
         planes_table(answer.planes),
     ]
     return "\n".join(lines)
+
+
+def _speed(answer: Status) -> str:
+    speed = answer.mrc0.speed_mbps
+    return f"{bit_rate(speed * 1e6)}, " if speed else ""
 
 
 def _keys(answer: Status) -> str:

@@ -19,11 +19,13 @@ class Health:
     """What is wrong, from what every layer knows.
 
     planes: by plane, why it does not carry what it should. unreached: by plane, the number of
-    peers that are up and that no path of it gets through to. reasons: everything, in sentences.
+    peers that are up and that no path of it gets through to. swallowed: by plane, the number of
+    those to which it loses data and answers probes. reasons: everything, in sentences.
     """
 
     planes: Mapping[int, str]
     unreached: Mapping[int, int]
+    swallowed: Mapping[int, int]
     reasons: Sequence[str]
 
 
@@ -37,11 +39,13 @@ def examine(engine: Engine) -> Health:
         elif plane.sick is not None:
             links[plane.index] = f"{plane.sick}; used for want of another"
     neighbors, paths = reach.without_neighbor(engine), reach.without_path(engine)
-    data = {k: text for k, text in reach.without_data(engine).items() if k not in links}
+    swallowed = reach.swallowed(engine)
+    data = {k: text for k, text in reach.without_data(swallowed).items() if k not in links}
     said = _named({plane: paths.wrong[plane] for plane in data.keys() & paths.wrong.keys()})
     return Health(
         planes={**paths.wrong, **data, **neighbors, **links},
         unreached=paths.unreached,
+        swallowed={plane: len(lost) for plane, lost in swallowed.items()},
         reasons=[
             *_named(links),
             *engine.findings.lines,

@@ -47,6 +47,7 @@ class PlaneState:
     drained: bool
     sick: bool
     unreached: int
+    swallowed: int
     tx_packets: int
     tx_bytes: int
     rx_packets: int
@@ -65,6 +66,7 @@ class PeerSample:
     planes: Sequence[PlaneCount]
     ports: int
     key_age_s: float | None = None
+    cells_lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +271,12 @@ _TABLE: tuple[Metric, ...] = (
         lambda plane: plane.unreached,
     ),
     _plane(
+        "mrcd_plane_swallowed_peers",
+        "gauge",
+        "established peers to which the plane loses data while probes are answered",
+        lambda plane: plane.swallowed,
+    ),
+    _plane(
         "mrcd_plane_tx_packets_total",
         "counter",
         "packets sent on the plane's NIC",
@@ -351,6 +359,12 @@ _TABLE: tuple[Metric, ...] = (
         "gauge",
         "largest packet of an application towards the peer",
         lambda peer: peer.mtu,
+    ),
+    _peer(
+        "mrcd_peer_cells_lost",
+        "gauge",
+        "1 while data goes in MRC's packets because cells get through to the peer on no plane",
+        lambda peer: peer.cells_lost,
     ),
     _peer(
         "mrcd_peer_qps_ready",

@@ -159,16 +159,22 @@ def without_path(engine: Engine) -> Reach:
     return sentences(unreached, usable, {k: ", ".join(texts) for k, texts in faults.items()})
 
 
-def without_data(engine: Engine) -> dict[int, str]:
-    """Return the planes on which probes are answered and data is lost, in words."""
-    now, found = time.monotonic_ns(), dict[int, list[tuple[str, int]]]()
+def swallowed(engine: Engine) -> dict[int, dict[str, int]]:
+    """Return the planes on which probes are answered and data is lost: since when to whom (ns)."""
+    found: dict[int, dict[str, int]] = {}
     for (name, plane), way in engine.trials.ways.items():
         if way.swallowed_ns is not None and engine.planes.mask >> plane & 1:
-            found.setdefault(plane, []).append((name, now - way.swallowed_ns))
+            found.setdefault(plane, {})[name] = way.swallowed_ns
+    return found
+
+
+def without_data(swallowed: Mapping[int, Mapping[str, int]]) -> dict[int, str]:
+    """Return these planes in words."""
+    now = time.monotonic_ns()
     return {
-        plane: f"answers probes and loses data to {_who([name for name, _ in lost])}, for "
-        f"{duration(max(ns for _, ns in lost) / 1e9)}"
-        for plane, lost in sorted(found.items())
+        plane: f"answers probes and loses data to {_who([*lost])}, for "
+        f"{duration((now - min(lost.values())) / 1e9)}"
+        for plane, lost in sorted(swallowed.items())
     }
 
 

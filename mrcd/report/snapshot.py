@@ -147,6 +147,7 @@ def _peer(
         planes=planes,
         ports=mask & there & ports,
         key_age_s=None if engine.peers.channels is None else engine.peers.channels.key_age_s(name),
+        cells_lost=known.loses_cells is not None,
     )
 
 
@@ -160,6 +161,7 @@ def _planes(status: Status) -> list[PlaneState]:
             drained=plane.drained,
             sick=plane.sick is not None,
             unreached=plane.unreached,
+            swallowed=plane.swallowed,
             tx_packets=plane.tx_packets,
             tx_bytes=plane.tx_bytes,
             rx_packets=plane.rx_packets,

@@ -86,7 +86,7 @@ class StatusReport(Live):
         )
 
     def _mrc0(self) -> Mrc0Info:
-        config = self._engine.config
+        config, engine = self._engine.config, self._engine
         traffic = interfaces.traffic().get(config.mrc0.name, Traffic())
         return Mrc0Info(
             name=config.mrc0.name,
@@ -96,6 +96,7 @@ class StatusReport(Live):
             tx_bytes=traffic.tx_bytes,
             rx_packets=traffic.rx_packets,
             rx_bytes=traffic.rx_bytes,
+            speed_mbps=engine.planes.mask.bit_count() * engine.interfaces.mbps,
         )
 
     def stats(self) -> StatsInfo:
@@ -173,6 +174,7 @@ class StatusReport(Live):
             sick=plane.sick,
             wrong=found.planes.get(plane.index),
             unreached=found.unreached.get(plane.index, 0),
+            swallowed=found.swallowed.get(plane.index, 0),
             mtu=plane.link.mtu,
             address=str(underlay.of(config.fabric).address(config.host, plane.index)),
             measured=measured,

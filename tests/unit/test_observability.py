@@ -64,7 +64,8 @@ def test_alert__asks_for_what_is_there(name: str) -> None:
     for text in rule["annotations"].values():
         assert set(re.findall(r"\$labels\.(\w+)", text)) <= labels
         assert "{{" not in re.sub(r"\{\{ \$labels\.\w+ \}\}", "", text)
-    assert "$labels.instance" in rule["annotations"]["summary"]
+    whose = "peer" if name == "MrcdPeerLost" else "instance"
+    assert f"$labels.{whose}" in rule["annotations"]["summary"]
 
 
 def test_alerts__each_has_cases_of_both_kinds() -> None:
