@@ -42,7 +42,7 @@ _SOL_NETLINK, _STRICT = 270, 12
 _IFF_UP, _IFF_NOARP = 0x1, 0x80
 _IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_MTU, _IFLA_LINK, _IFLA_QDISC = 1, 3, 4, 5, 6
 _IFLA_MASTER, _IFLA_LINKINFO, _IFLA_CARRIER = 10, 18, 33
-_IFLA_GSO_MAX_SEGS, _IFLA_GSO_MAX_SIZE, _IFLA_XDP = 40, 41, 43
+_IFLA_GSO_MAX_SEGS, _IFLA_GSO_MAX_SIZE, _IFLA_XDP, _IFLA_NEW_NETNSID = 40, 41, 43, 45
 _INFO_KIND, _XDP_ATTACHED = 1, 2
 _INFO_DATA, _VXLAN_PORT = 2, 15
 _IFA_ADDRESS, _IFA_LOCAL = 1, 2
@@ -59,11 +59,13 @@ class Changed:
     """News of a link, of its queue or addresses, or of a route to `dst`.
 
     `index` is 0 for a route that several interfaces share. `gone`: the object was deleted.
+    `moved`: the link went to another network namespace.
     """
 
     index: int
     dst: str | None = None
     gone: bool = False
+    moved: bool = False
 
 
 # ---- reading
@@ -256,7 +258,8 @@ def changes(data: bytes) -> Iterator[Changed]:
         elif kind in (_NEWADDR, _DELADDR):
             yield Changed(_ADDRESS.unpack_from(body)[4])
         elif len(body) >= 8:  # ifinfomsg and tcmsg have the index at the same place
-            yield Changed(int.from_bytes(body[4:8], sys.byteorder))
+            moved = kind == _DELLINK and _IFLA_NEW_NETNSID in attributes(body[_LINK.size :])
+            yield Changed(int.from_bytes(body[4:8], sys.byteorder), moved=moved)
 
 
 class Subscription:

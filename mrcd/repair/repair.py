@@ -43,6 +43,10 @@ QUIET_SHARE: Final = 0.004
 SOURCE: Final = "interfaces"
 ASKED: Final = 64
 """Addresses of peers to which the kernel is asked for the way in one look; they take turns."""
+_MOVED: Final = (
+    "was moved to another network namespace, where it carries nothing, and is made anew here; give "
+    "a container an interface of its own, with a prefix of this host (`routed`), or this network"
+)
 
 _OURS = {Kind.SETTINGS, Kind.ADDRESS}
 """What `remake` puts right."""
@@ -77,6 +81,7 @@ class Repair:
         self._wake = asyncio.Event()
         self._repeats = Repeats()
         self._indices: set[int] = set()
+        self._names: dict[int, str] = {}  # of our interfaces, by index
         self._routes: set[str] = set()
         self._look_s = 0.0
         self._asked: deque[str] = deque()  # addresses of peers, in the order they are asked for
@@ -95,6 +100,8 @@ class Repair:
 
     def _changed(self, change: Changed | None) -> None:
         """Look soon if the news concern us. Our own new routes do not."""
+        if change is not None and change.moved and change.index in self._names:
+            log.warning("interface.moved", interface=self._names[change.index], what=_MOVED)
         ours = change is None or change.index in self._indices
         if change is not None and change.dst is not None:
             ours = change.dst in self._routes and (change.gone or not ours)
@@ -154,7 +161,8 @@ class Repair:
             found = await attachment.found(self._means.hooks)
             ahead = await attachment.ahead(self._means.hooks)
             present = replace(present, programs=found, ahead=ahead)
-        self._indices = {link.index for link in wanted.links}
+        self._names = {link.index: link.name for link in wanted.links}
+        self._indices = {*self._names}
         self._indices |= {plane.index for plane in wanted.planes}
         before = self._routes
         self._routes = {*wanted.routes, *(plane.route for plane in wanted.planes if plane.route)}

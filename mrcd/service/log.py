@@ -61,6 +61,7 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "host.not_taken": "A peer does not know this host and says why it does not admit it.",
         "host.refused": "A host that knows the secret is not admitted; the reason is given.",
         "interface.created": "The daemon created a network interface.",
+        "interface.moved": "Somebody moved an interface of mrcd to another network namespace.",
         "interface.repaired": "Something that others had changed on an interface was put right.",
         "interface.untuned": "A setting of mrc0 could not be changed; the error says which.",
         "keys.agreed": "A peer has proved who it is; all that both daemons say is sealed now.",

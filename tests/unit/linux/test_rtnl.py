@@ -46,6 +46,13 @@ def test_changes__of_every_kind() -> None:
     ]
 
 
+def test_changes__tell_a_link_that_moved_from_one_that_is_gone() -> None:
+    link = struct.pack("=BxHiII", 0, 1, 8, 0x1, 0)
+    moved = link + attribute(45, struct.pack("=i", 3))  # IFLA_NEW_NETNSID
+    data = message(17, link) + message(17, moved) + message(16, moved)
+    assert list(rtnl.changes(data)) == [Changed(8), Changed(8, moved=True), Changed(8)]
+
+
 def test_changes__of_routes_of_other_families_are_skipped() -> None:
     head = struct.pack("=BBBBBBBBI", 128, 0, 0, 0, 254, 4, 0, 1, 0)  # AF_MPLS is 28, RTNL has 128
     assert list(rtnl.changes(message(24, head))) == []
