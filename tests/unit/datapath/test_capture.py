@@ -74,7 +74,7 @@ def test_a_line_for_each_packet(server: Path) -> None:
 
 
 def test_json_is_a_packet_a_line(server: Path) -> None:
-    result = run(server, "capture", "--json", "--duration", "0.1")
+    result = run(server, "capture", "--json", "--seconds", "0.1")
     found = [json.loads(line)["verdict"] for line in result.stdout.splitlines()]
     assert found == ["sent", "reordered", "drop_icrc"]
 
@@ -82,7 +82,7 @@ def test_json_is_a_packet_a_line(server: Path) -> None:
 def test_a_file_of_packets(server: Path, source: FakeSource, tmp_path: Path) -> None:
     path = tmp_path / "some.pcapng"
     source.lost_records = 5
-    result = run(server, "capture", "-w", str(path), "-s", "60", "--duration", "0.1")
+    result = run(server, "capture", "-w", str(path), "-s", "60", "--seconds", "0.1")
     assert result.exit_code == exits.DONE, result.output
     assert result.stdout == ""
     assert "3 packets captured\n5 packets not captured: " in result.stderr
@@ -149,7 +149,7 @@ def test_a_signal_ends_the_file_well(
 
 
 def test_a_reader_that_leaves_ends_it(server: Path, source: FakeSource) -> None:
-    with started(server, "-w", "-", "--duration", "20") as process:
+    with started(server, "-w", "-", "--seconds", "20") as process:
         assert process.stdout is not None
         process.stdout.close()
         assert process.wait(15) in (exits.DONE, exits.FAILED)
