@@ -66,7 +66,8 @@ build_deb() {
 		cp -r build/man "$tree/man"
 	fi
 	# bcc needs root, which the build of a package has not.
-	(cd "$tree" && "$PYTHON" -W ignore -m mrcd.datapath.precompile compiled ${COMPILED:+"$COMPILED"})
+	(cd "$tree" && "$PYTHON" -W ignore -m cli.lab.portprograms compiled &&
+		"$PYTHON" -W ignore -m mrcd.datapath.precompile compiled ${COMPILED:+"$COMPILED"})
 	# Commands in the background do not see ^C.
 	trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
 	for arch in "$@"; do

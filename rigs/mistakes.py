@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cli.lab import state
-from cli.lab.assembler import finish
 from mrcd.linux import bpf, ethtool, netns, rtnl, sysfs
 from mrcd.linux.interfaces import LinkState
 from rigs import lab_hosts
+from rigs.assembler import finish
 
 Lab = Any  # conftest.RunningLab
 HOST, OTHER = "h1", "h2"

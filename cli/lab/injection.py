@@ -140,7 +140,7 @@ async def _prepare(nl: Netlink, space: str, port: str, effect: Effect, mtu: int)
         to = divert[direction]
         if impairment != Impairment() or to:
             once = bool(to) and direction == "egress"
-            programs[direction] = impair.load(impair.assemble(impairment, to, once=once))
+            programs[direction] = impair.load(impairment, to, once=once)
     if programs:
         await nl.replace_qdisc_clsact(port)
     return programs

@@ -18,8 +18,18 @@ from pathlib import Path
 import tomli_w
 
 from cli.console.compiling import Compiling
-from cli.lab import build, faults, injection, multiqueue, nics, processes, reach, state, topology
-from cli.lab.assembler import finish
+from cli.lab import (
+    build,
+    faults,
+    injection,
+    multiqueue,
+    nics,
+    portprograms,
+    processes,
+    reach,
+    state,
+    topology,
+)
 from cli.lab.injection import Applied
 from cli.lab.marking import Marking
 from cli.lab.multiqueue import ONE_QUEUE, HostNics
@@ -203,9 +213,7 @@ def _receive_what_xdp_sends(plan: Topology) -> None:
     Hosts with native XDP turn probes round there. A program on the port starts NAPI; that GRO does
     so, too, is not enough, since the kernel then leaves what XDP sends in the ring (Linux 6.18).
     """
-    handle, _ = bpf.load_program(
-        bpf.PROG_TYPE_XDP, finish(_XDP_PASS), name="lab_port", flags=bpf.F_XDP_HAS_FRAGS
-    )
+    handle = portprograms.load("lab_pass")
     try:
         for cable in plan.nic_cables():
             end = cable.near
@@ -218,7 +226,6 @@ def _receive_what_xdp_sends(plan: Topology) -> None:
         os.close(handle)
 
 
-_XDP_PASS = 2
 _PROFILES = {"private_key_file", "secret_file", "insecure"}
 """Keys of [keys] that say where keys come from."""
 

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Mark packets with ECN when they leave through a long queue, on switch ports that have a rate.
 
-One program serves all ports of a lab. It simulates the queue behind a port (bucket.py). The filter
-at each port passes the port's number as classid, which selects the port's queue in a map pinned in
-the lab's bpffs. A fault that changes the rate changes the map. When two CPUs send through one port
-at the same time, a packet may be missing from the sum.
+One program serves all ports of a lab (lab_mark in bpf/lab_port.c). The filter at each port passes
+the port's number as classid, which selects the port's queue in a map pinned in the lab's bpffs. A
+fault that changes the rate changes the map.
 """
 
 from __future__ import annotations
@@ -16,8 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from cli.lab import bucket, trimming
-from cli.lab.assembler import TC_ACT_UNSPEC, finish, link
+from cli.lab import portprograms, trimming
 from cli.lab.faults import Port
 from cli.lab.queues import Queue, Thresholds
 from cli.lab.topology import Topology
@@ -25,44 +23,25 @@ from mrcd.linux import bpf
 from mrcd.linux.netlink import Netlink
 
 PRIO = 2  # after the programs of faults, which drop packets first
-_PROGRAM = "lab_ecn"
+_PROGRAM = "lab_mark"
 _QUEUES = "lab_ecn_queues"
 
-VALUE_SIZE = 8 * len(bucket.FIELDS)
 
-
-def assemble(map_fd: int) -> bytes:
-    """Assemble the program; `map_fd` is an array of queues."""
-    return link(
-        [
-            *bucket.find(map_fd),
-            *bucket.admit(full="overflows"),
-            "overflows",  # the queue drops the packet
-            *bucket.mark(),
-            "out",
-            finish(TC_ACT_UNSPEC),
-        ]
-    )
-
-
-def load(map_fd: int) -> int:
-    """Load the program for this map and return its file descriptor."""
-    handle, _ = bpf.load_program(
-        bpf.PROG_TYPE_SCHED_CLS, assemble(map_fd), name=_PROGRAM, log_size=1 << 16
-    )
-    return handle
-
-
-def create_queues(ports: int) -> int:
-    """Create a map with a queue for each port and return its file descriptor."""
-    return bpf.create_array(VALUE_SIZE, ports, name="lab_ecn")
+def load(ports: int) -> int:
+    """Load the program for this map of ports and return its file descriptor."""
+    return portprograms.load(_PROGRAM, ports)
 
 
 def value(queue: Queue | None, busy_until_ns: int = 0) -> bytes:
     """Return the map value of a port with this queue, or None for a port without a rate."""
     marks = Thresholds.of(queue) if queue else Thresholds(0, 0, 0, 0)
-    parts = (busy_until_ns, marks.ps_per_byte, marks.some_ns, marks.all_ns, marks.full_ns, 0)
-    return struct.pack("=6Q", *parts)
+    return portprograms.entry(
+        busy_until=busy_until_ns,
+        ps_per_byte=marks.ps_per_byte,
+        some=marks.some_ns,
+        all=marks.all_ns,
+        full=marks.full_ns,
+    )
 
 
 def ports(topology: Topology) -> dict[Port, int]:
@@ -115,11 +94,9 @@ class Marking:
             bpf.pin(self._program, folder / _PROGRAM)
 
     def _load(self) -> tuple[int, int]:
-        count = len(self._ports) + 1
+        queues = portprograms.create_ports(len(self._ports) + 1)
         if not self._fabric.trim:
-            queues = create_queues(count)
             return queues, load(queues)
-        queues = trimming.create_queues(count)
         ipv4 = self._fabric.routing.underlay == 4
         return queues, trimming.load(queues, self._fabric.classes, ipv4=ipv4)
 
@@ -143,22 +120,19 @@ class Marking:
         """Return whether this port trims when it has a rate."""
         return self._fabric.trim and port in self._ports
 
-    def _held(self, port: Port, size: int) -> bytes:
-        key = struct.pack("=I", self._ports[port])
+    def _held(self, port: Port) -> bytes:
+        key, size = struct.pack("=I", self._ports[port]), portprograms.ENTRY.size
         return bpf.lookup(self._queues, key, size) or bytes(size)
 
     def marked(self, port: Port) -> int:
         """Return how many packets the port has marked since its rate was set."""
-        size = trimming.VALUE_SIZE if self._fabric.trim else VALUE_SIZE
-        return int(struct.unpack_from("=Q", self._held(port, size), bucket.AT["marked"])[0])
+        return portprograms.read(self._held(port))["marked"]
 
     def counts(self) -> dict[Port, trimming.Counts]:
         """Return what each port of a fabric that trims has done since its rate was set."""
         if not self._fabric.trim:
             return {}
-        return {
-            port: trimming.counts(self._held(port, trimming.VALUE_SIZE)) for port in self._ports
-        }
+        return {port: trimming.counts(self._held(port)) for port in self._ports}
 
     def _value(self, port: Port, queue: Queue | None) -> bytes:
         if not self._fabric.trim:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Make the maps and the programs, and pin them in a bpffs.
 
-No other module imports bcc. This one runs as a short-lived child process
-(`python -m mrcd.datapath.loader`) that loads, pins and exits, because bcc and its compiler take
-some 200 MB that a daemon should not keep. bcc is not even imported when an earlier start has kept
-the compiled programs (mrcd/datapath/bytecode.py).
+This runs as a short-lived child process (`python -m mrcd.datapath.loader`) that loads, pins and
+exits, because bcc and its compiler take some 200 MB that a daemon should not keep. bcc is not even
+imported (mrcd/datapath/compiler.py) when an earlier start has kept the compiled programs
+(mrcd/datapath/bytecode.py).
 
 bcc only compiles. bpf(2) itself makes the maps and loads the programs: it accepts flags and returns
 the verifier's figures (mrcd/linux/bpf.py).
@@ -23,8 +23,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from mrcd.datapath import bytecode, pins
+from mrcd.datapath import bytecode, compiler, pins
 from mrcd.datapath.bytecode import Bytecode
+from mrcd.datapath.compiler import NoCompiler
 from mrcd.datapath.sizes import Sizes as Sizes
 from mrcd.linux import bpf
 from mrcd.wire.abi import ABI
@@ -246,41 +247,17 @@ def point_tails(maps: Mapping[str, int], programs: Mapping[str, int]) -> None:
         bpf.update(maps["tails"], struct.pack("=I", place), struct.pack("=I", programs[name]))
 
 
-FLAGS = (
-    "-Wall", "-Wno-unused-function",
-    "-Wno-unknown-warning-option", "-Wno-duplicate-decl-specifier", "-Wno-ignored-attributes",
-)  # fmt: skip
-"""Kernel headers are not ours, and those of Linux 6.12 make clang 14 warn. Nothing is an error."""
-
-
 def compilation(text: str, sizes: Sizes) -> Bytecode:
-    """Compile a text with bcc, which makes maps of its own on the way; they are closed again."""
-    try:
-        from bcc import BPF  # type: ignore[import-untyped]  # noqa: PLC0415
-    except ImportError as error:
-        raise RuntimeError(
-            f"the programs for this configuration (mrc0's MTU {sizes.mtu}, window {sizes.window}) "
-            f"have to be compiled, and bcc is missing ({error}): install python3-bpfcc and "
-            f"linux-headers-{os.uname().release}, or use an MTU of 1500 or 9000 on the planes and "
-            "the default mpr, for which the package brings programs"
-        ) from error
-
-    try:
-        module = BPF(text=text.encode(), cflags=[*FLAGS, *sizes.defines()])
-    except Exception as error:
-        raise RuntimeError(
-            f"bcc cannot compile the programs: {error}; it needs the kernel headers in "
-            f"/lib/modules/{os.uname().release}/build (package linux-headers; `make setup` "
-            "installs or links them)"
-        ) from error
+    """Compile a text with bcc; raise RuntimeError when that fails."""
     names = [*MAPS, *(CAPTURE_MAPS if sizes.capture else ())]
     try:
-        return bytecode.taken(
-            {name: bytes(module.dump_func(name.encode())) for name in PROGRAMS},
-            {name: int(module[name.encode()].map_fd) for name in names},
-        )
-    finally:
-        module.cleanup()
+        return compiler.compiled(text, sizes.defines(), PROGRAMS, names)
+    except NoCompiler as error:
+        raise RuntimeError(
+            f"the programs for this configuration (mrc0's MTU {sizes.mtu}, window {sizes.window}) "
+            f"have to be compiled, and {error}, or use an MTU of 1500 or 9000 on the planes and "
+            "the default mpr, for which the package brings programs"
+        ) from error
 
 
 def fill_rings(maps: Mapping[str, int], slots: int, cell_slots: int) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from cli.lab import marking
+from cli.lab import marking, portprograms
 from cli.lab.queues import MARK_ALL, MARK_FROM, Queue, Thresholds
 from mrcd.linux import bpf
 
@@ -36,19 +36,21 @@ class Marker:
         return test.output
 
     def set(self, *fields: int) -> None:
-        bpf.update(self.queues, KEY, struct.pack("=6Q", *fields))
+        names = portprograms.FIELDS
+        values = dict(zip(names, fields, strict=False))
+        bpf.update(self.queues, KEY, portprograms.entry(**values))
 
     def get(self) -> tuple[int, ...]:
-        found = bpf.lookup(self.queues, KEY, marking.VALUE_SIZE)
+        found = bpf.lookup(self.queues, KEY, portprograms.ENTRY.size)
         assert found is not None
-        return struct.unpack("=6Q", found)
+        return tuple(portprograms.read(found).values())[:6]
 
 
 @pytest.fixture
 def marker() -> Iterator[Marker]:
     if os.geteuid() != 0:
         pytest.skip("loading BPF programs needs root")
-    queues = marking.create_queues(1)
+    queues = portprograms.create_ports(1)
     program = marking.load(queues)
     yield Marker(queues, program)
     os.close(program)

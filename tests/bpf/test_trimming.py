@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from cli.lab import trimming
+from cli.lab import portprograms, trimming
 from cli.lab.queues import MARK_ALL, TRIM_BYTES, Queue, Thresholds, TrimQueue
 from mrcd.fabric.classes import Classes
 from mrcd.linux import bpf
@@ -23,10 +23,6 @@ SHOT, REDIRECT = 2, 7
 CLASSES = Classes()
 SIZE = 1400
 NEVER = (1 << 63) - 1
-FIELDS = (
-    "busy_until", "ps_per_byte", "some", "all", "full", "marked",
-    "first_until", "first_full", "cut_as", "trimmed", "dropped",
-)  # fmt: skip
 _AT_PRIORITY, _AT_GSO_SIZE, _CONTEXT = 32, 176, 192
 
 
@@ -67,23 +63,22 @@ class Port:
             "ps_per_byte": 1_000_000, "some": NEVER, "all": NEVER, "full": 4 * SECOND,
             "first_full": SECOND, "cut_as": CLASSES.trimmed,
         }  # fmt: skip
-        values = usual | held
-        bpf.update(self.queues, KEY, struct.pack("=11Q", *(values.get(name, 0) for name in FIELDS)))
+        bpf.update(self.queues, KEY, portprograms.entry(**(usual | held)))
 
     def fill(self, **held: int) -> None:
         self.set(busy_until=time.monotonic_ns() + 10 * SECOND, **held)
 
     def get(self) -> dict[str, int]:
-        found = bpf.lookup(self.queues, KEY, trimming.VALUE_SIZE)
+        found = bpf.lookup(self.queues, KEY, portprograms.ENTRY.size)
         assert found is not None
-        return dict(zip(FIELDS, struct.unpack("=11Q", found), strict=True))
+        return portprograms.read(found)
 
 
 @pytest.fixture(params=[6, 4], ids=["ipv6", "ipv4"])
 def port(request: pytest.FixtureRequest) -> Iterator[Port]:
     if os.geteuid() != 0:
         pytest.skip("loading BPF programs needs root")
-    queues = trimming.create_queues(1)
+    queues = portprograms.create_ports(1)
     program = trimming.load(queues, CLASSES, ipv4=request.param == 4)
     yield Port(queues, program, request.param)
     os.close(program)

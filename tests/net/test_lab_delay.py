@@ -83,7 +83,7 @@ def test_delay_and_loss_and_marks_at_one_port(make_lab: MakeLab) -> None:
     running.fault(TRUNK, "clear")
     assert fastest_ms(running) < 3
     filters = running.run("p0t0-1", "tc", "filter", "show", "dev", "t1-1", "egress")
-    assert "lab_ecn" in filters
+    assert "lab_mark" in filters
 
 
 @pytest.mark.parametrize("element", ["p0", "p0t0-1", "h1:p0"])

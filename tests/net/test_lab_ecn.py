@@ -145,7 +145,7 @@ def test_a_rate_fault_sets_the_queue_and_clear_takes_it_away(running: Lab) -> No
     assert CE in marks(train(running, 6, ECT0))
     running.fault(TRUNK, "clear")
     assert marks(train(running, 6, ECT0)) == {ECT0: TRAIN}
-    assert "lab_ecn" not in running.run("p0t0-1", "tc", "filter", "show", "dev", "t1-1", "egress")
+    assert "lab_mark" not in running.run("p0t0-1", "tc", "filter", "show", "dev", "t1-1", "egress")
 
 
 def test_marks_and_other_faults_of_a_port_do_not_disturb_each_other(running: Lab) -> None:
@@ -166,7 +166,7 @@ def test_a_lab_with_a_rate_marks_its_trunks_only(make_lab: MakeLab) -> None:
 
     def shown(node: str, port: str) -> bool:
         filters = running.run(node, "tc", "filter", "show", "dev", port, "egress", check=False)
-        return "lab_ecn" in filters
+        return "lab_mark" in filters
 
     assert shown("p0t0-1", "t1-9")
     assert not shown("p0t0-1", "port1")

@@ -231,7 +231,7 @@ def test_clsact__attached_program_drops_until_detached(spaces: tuple[str, str]) 
         await cable(nl, spaces[1])
         await nl.replace_qdisc_clsact("a")
         await nl.replace_qdisc_clsact("a")
-        handle = impair.load(impair.assemble(Impairment(drop_ppm=PPM)))
+        handle = impair.load(Impairment(drop_ppm=PPM))
         try:
             for _ in range(2):
                 await nl.attach_clsact("a", handle, prog_name="drop", prio=7)
@@ -253,7 +253,7 @@ def test_clsact__attached_program_drops_until_detached(spaces: tuple[str, str]) 
 def test_impairments__pass_the_verifier(drop_ppm: int, corrupt_ppm: int, redirect_to: int) -> None:
     if os.geteuid() != 0:
         pytest.skip("loading programs needs root: run the tests as root")
-    os.close(impair.load(impair.assemble(Impairment(drop_ppm, corrupt_ppm), redirect_to)))
+    os.close(impair.load(Impairment(drop_ppm, corrupt_ppm), redirect_to))
 
 
 def test_ethtool__features_are_set_and_read_by_name(spaces: tuple[str, str]) -> None:

@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from cli.lab import assembler, lab, state
-from cli.lab.assembler import R0, R1, R2, R6, R10, TC_ACT_UNSPEC
+from cli.lab import lab, state
 from cli.lab.multiqueue import HostNics
 from cli.lab.state import LabFailed
 from mrcd.fabric import underlay, usid
 from mrcd.linux import bpf, netns, rss
 from mrcd.linux.netlink import Netlink
-from rigs import lab_hosts
+from rigs import assembler, lab_hosts
+from rigs.assembler import R0, R1, R2, R6, R10, TC_ACT_UNSPEC
 from rigs.lab_hosts import eventually
 from rigs.traffic import transfer
 from tests.net.test_lab_netlink import inside
@@ -161,7 +161,9 @@ def test_without_options_a_nic_has_one_queue(make_lab: MakeLab) -> None:
     running = make_lab(planes=1, t1=1)
     assert queues_of(running, "h1", "plane0") == {"tx": 1, "rx": 1}
     assert queues_of(running, "p0t0-1", "port1") == {"tx": 1, "rx": 1}
-    assert "lab_rss" not in running.run("p0t0-1", "tc", "filter", "show", "dev", "port1", "egress")
+    assert "lab_spread" not in running.run(
+        "p0t0-1", "tc", "filter", "show", "dev", "port1", "egress"
+    )
 
 
 def test_cells_of_one_path_arrive_in_all_queues_and_on_their_cpus(several: Lab) -> None:

@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from cli.lab.assembler import finish
 from cli.lab.lab import daemon_pid, start_daemon
 from mrcd.linux import bpf
 from mrcd.linux.netlink import Netlink
 from mrcd.repair.repeats import WITHIN_S
 from rigs import lab_hosts, mistakes
+from rigs.assembler import finish
+from rigs.daemons import log_of
 from rigs.lab_hosts import eventually
 from rigs.mistakes import HOST, NAMED, REPAIRED, Mistake
 from rigs.traffic import Stream, transfer
@@ -69,9 +70,17 @@ def make_and_wait(lab: Lab, mistake: Mistake) -> None:
     lab_hosts.until_ok(lab.name, HOST, CONTENT_S)
 
 
+def _is_move(entry: dict[str, Any]) -> bool:
+    return bool(entry["event"] == "interface.moved")
+
+
 @pytest.mark.parametrize("mistake", REPAIRED, ids=lambda mistake: mistake.name)
 def test_mistake_is_put_right(shared_lab: Lab, stream: Stream, mistake: Mistake) -> None:
+    moves = [entry["interface"] for entry in log_of(shared_lab, HOST) if _is_move(entry)]
     make_and_wait(shared_lab, mistake)
+    if "to another namespace" in mistake.name:
+        after = [entry["interface"] for entry in log_of(shared_lab, HOST) if _is_move(entry)]
+        assert after == [*moves, "mrc0"]
     stream.progress(4 * MIB, 20)
     transfer(shared_lab, "h2", "h1", "10.99.0.1", MIB)
     transfer(shared_lab, "h1", "h2", H2_6, MIB)

@@ -232,7 +232,7 @@ OURS = sorted(name for name in MODULES if inside(name))
 
 
 @pytest.mark.parametrize(
-    ("library", "owner"), [("pyroute2", "mrcd.linux"), ("bcc", "mrcd.datapath.loader")]
+    ("library", "owner"), [("pyroute2", "mrcd.linux"), ("bcc", "mrcd.datapath.compiler")]
 )
 def test_heavy_library_has_one_importer(library: str, owner: str) -> None:
     importers = {

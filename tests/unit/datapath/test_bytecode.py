@@ -11,12 +11,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cli.lab.assembler import R1, R2, call, finish, insn, load_imm, load_map, move
 from mrcd.datapath import bytecode
 from mrcd.datapath.bytecode import KEPT_MAX, Bytecode, KeptMap, pointed
 from mrcd.datapath.sizes import Sizes
 from mrcd.linux.bpfmap import MapDescription
 from mrcd.wire.abi import ABI
+from rigs.assembler import R1, R2, call, finish, insn, load_imm, load_map, move
 
 ARRAY = MapDescription(2, 4, 64, 1, 0, 0, 0, 0)
 CODE = Bytecode(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from cli.lab.assembler import R1, R2, Jump, always, insn, link, load_map, move
+from rigs.assembler import R1, R2, Jump, always, insn, link, load_map, move
 
 NEXT = move(R1, R2)
 
