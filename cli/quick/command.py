@@ -27,6 +27,7 @@ from mrcd.model import Status
 
 FOLDER = "/run/mrcd/quick"
 STARTED_S = 120.0
+LOG_LINES = 12
 
 folder_option = click.option(
     "--folder",
@@ -85,6 +86,7 @@ def up(
     from cli.quick import files  # noqa: PLC0415
 
     where = undoing.here(socket, bpffs)
+    _refuse_nics(nics)
     _refuse_second(where, folder)
     _refuse_firewall()
     own = name or files.name_of(sockets.gethostname())
@@ -101,7 +103,14 @@ def up(
         undoing.lower_links(links)
         shutil.rmtree(folder)
         raise
-    _start(folder, where, cache_dir)
+    try:
+        _start(folder, where, cache_dir)
+    except CommandError as error:
+        end = _end_of_log(folder)
+        undoing.take_down(folder, where.socket)
+        raise CommandError(
+            f"{error}; everything is down again. The end of its log:\n{end}"
+        ) from None
     click.echo(f"{own}: mrc0 has {', '.join(given)}", err=True)
 
 
@@ -189,6 +198,45 @@ def _copy(source: Path, target: Path, user: int | None) -> None:
         draft.unlink(missing_ok=True)
 
 
+def _end_of_log(folder: Path) -> str:
+    try:
+        lines = (folder / "mrcd.log").read_text(errors="replace").splitlines()
+    except OSError:
+        return ""
+    return "\n".join(lines[-LOG_LINES:])
+
+
+def _refuse_nics(nics: Sequence[str]) -> None:
+    """Raise UsageError for NICs that can be no planes, and CommandError where IPv6 is off."""
+    from cli.quick.discovery import NICS_MAX  # noqa: PLC0415
+
+    twice = sorted({nic for nic in nics if nics.count(nic) > 1})
+    if twice:
+        raise click.UsageError(f"{', '.join(twice)}: named twice; each NIC is a plane of its own")
+    if len(nics) > NICS_MAX:
+        raise click.UsageError(f"{len(nics)} NICs are too many: {NICS_MAX} planes at most")
+    if "lo" in nics:
+        raise click.UsageError("lo: other hosts are not behind the loopback interface")
+    off = [nic for nic in nics if _ipv6_is_off(nic)]
+    if off:
+        keys = " ".join(f"net.ipv6.conf.{nic}.disable_ipv6=0" for nic in off)
+        raise CommandError(
+            f"IPv6 is off on {', '.join(off)}, and by it the hosts find each other: "
+            f"`sysctl -w {keys}`; or write the peers' IPv4 addresses into a file ([[plane]])"
+        )
+
+
+def _ipv6_is_off(nic: str) -> bool:
+    """Return whether the kernel has no IPv6 for a NIC, as far as this process can see."""
+    folder = Path("/proc/sys/net/ipv6/conf")
+    if not folder.is_dir():
+        return True
+    try:
+        return (folder / nic / "disable_ipv6").read_text().strip() == "1"
+    except OSError:  # there is no such NIC, which is said later
+        return False
+
+
 def _refuse_others() -> None:
     if os.geteuid() != 0:
         raise NotPermitted("mrcd needs root: sudo mrcctl quick ...")
@@ -270,7 +318,7 @@ def _agreed(
     from cli.quick import discovery, files, search  # noqa: PLC0415
 
     inner = tuple(each.partition("/")[0] for each in addresses)
-    found = discovery.Discovery(name, secrets.token_hex(8), len(nics), inner)
+    found = discovery.Discovery(name, secrets.token_hex(8), nics, inner, hosts)
     try:
         plan = search.search(
             found,
@@ -344,16 +392,12 @@ def _start(folder: Path, where: undoing.Places, cache_dir: str | None) -> None:
         )
     (folder / "pid").write_text(f"{process.pid}\n")
     deadline = time.monotonic() + STARTED_S
-    remedy = "; `mrcctl quick down` removes what is there"
     with Compiling([folder / "mrcd.log"]) as compiling:
         while (now := _status(where.socket)) is None or now.peers_up < now.peers_total:
             compiling.look()
             if process.poll() is not None:
-                raise CommandError(
-                    f"mrcd ended with {process.returncode}: see {folder}/mrcd.log{remedy}"
-                )
+                raise CommandError(f"mrcd ended with {process.returncode}")
             if time.monotonic() > deadline:
-                raise CommandError(
-                    f"the peers do not answer: `mrcctl status`, {folder}/mrcd.log{remedy}"
-                )
+                said = "mrcd does not answer" if now is None else "; ".join(now.reasons)
+                raise CommandError(f"not within {STARTED_S:.0f} s: {said}")
             time.sleep(0.1)

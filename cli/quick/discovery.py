@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hmac
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from ipaddress import ip_address
 from typing import Any, Final
@@ -38,7 +38,8 @@ class Hello:
     `run` is a random number that tells two hosts of one name apart. `nic` is the place of the NIC
     among the host's `nics`, from 0. `planes` has the place of the NIC of each plane, and is empty
     while that is not known. `heard` lists, for each other host, the pairs of NICs, its own first,
-    on which it was heard. `done` is set once the host is settled.
+    on which it was heard. `done` is set once the host is settled. `hosts` is for how many it waits,
+    itself included.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Hello:
     planes: tuple[int, ...] = ()
     heard: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
     done: bool = False
+    hosts: int = 2
 
 
 def encode(hello: Hello, key: bytes) -> bytes:
@@ -87,6 +89,7 @@ def _hello(data: Any) -> Hello:
             for name, pairs in data["heard"].items()
         },
         done=data["done"] is True,
+        hosts=int(data["hosts"]),
     )
     if not 0 < len(hello.name) <= _NAME_MAX or not 0 < len(hello.inner) <= _INNER_MAX:
         raise ValueError("its name or its addresses are too long")
@@ -127,15 +130,25 @@ class _Other:
 class Discovery:
     """What a host knows of the others. Times are seconds of a monotonic clock."""
 
-    def __init__(self, name: str, run: str, nics: int, inner: tuple[str, ...]) -> None:
+    def __init__(
+        self, name: str, run: str, nics: Sequence[str], inner: tuple[str, ...], hosts: int = 2
+    ) -> None:
+        """`nics` are the names of this host's; `hosts` are waited for, this one included."""
         self.name = name
         self._run = run
-        self._nics = nics
+        self._names = tuple(nics)
+        self._nics = len(nics)
+        self._wanted = hosts
         self._inner = inner
         self._others: dict[str, _Other] = {}
         self._news_s = 0.0
         self._done = False
         self.clash: str | None = None
+
+    @property
+    def nics(self) -> tuple[str, ...]:
+        """The names of this host's NICs, by their places."""
+        return self._names
 
     @property
     def hosts(self) -> list[str]:
@@ -146,7 +159,15 @@ class Discovery:
         """Return what to say by a NIC now."""
         heard = {name: tuple(sorted(other.seen)) for name, other in self._others.items()}
         return Hello(
-            self.name, self._run, nic, self._nics, self._inner, self._planes(), heard, self._done
+            name=self.name,
+            run=self._run,
+            nic=nic,
+            nics=self._nics,
+            inner=self._inner,
+            planes=self._planes(),
+            heard=heard,
+            done=self._done,
+            hosts=self._wanted,
         )
 
     def hear(self, nic: int, source: str, hello: Hello, *, now_s: float) -> None:
@@ -165,9 +186,24 @@ class Discovery:
             self._news_s = now_s
         other.seen[pair] = source
         other.hello = hello
+        self.clash = self._clash_with(hello) or self.clash
+
+    def _clash_with(self, hello: Hello) -> str | None:
+        """Return why this host can never agree with another one as they are."""
         taken = set(hello.inner) & set(self._inner)
         if taken:
-            self.clash = f"{hello.name} has the address {min(taken)} of our mrc0: give --address"
+            return f"{hello.name} has the address {min(taken)} of our mrc0: give --address"
+        if hello.nics != self._nics:
+            return (
+                f"{hello.name} has {_counted(hello.nics)} and this host {_counted(self._nics)} "
+                f"({', '.join(self._names)}): give both as many, one for each plane"
+            )
+        if hello.hosts != self._wanted:
+            return (
+                f"{hello.name} waits for {hello.hosts} hosts in all and this one for "
+                f"{self._wanted}: give both the same --hosts"
+            )
+        return None
 
     def _planes(self) -> tuple[int, ...]:
         """Return the place of our NIC of each plane; empty while some plane has none."""
@@ -240,18 +276,51 @@ class Discovery:
         if self.clash is not None:
             return self.clash
         if not self._others:
-            return "no other host is heard on any NIC"
+            return f"no other host is heard on {_listed(self._names)}"
+        for name, other in sorted(self._others.items()):
+            if deaf := self._deaf_to(other):
+                return f"{name} is not heard on {_listed(deaf)}{self._instead(deaf)}"
         leader = min([self.name, *self._others])
         if not self._planes():
-            count = self._others[leader].hello.nics
-            return f"{leader} has {count} NICs, and not each of them is heard on a NIC of its own"
+            return f"several NICs hear only one and the same of {leader}'s {self._nics}"
         for name, other in sorted(self._others.items()):
             if len(other.hello.planes) != len(self._planes()):
                 return f"{name} does not hear {leader} on all planes"
             for plane, pair in enumerate(zip(self._planes(), other.hello.planes, strict=True)):
                 if pair not in other.seen:
                     return f"{name} is not heard on plane {plane}"
+        if len(self._others) + 1 < self._wanted:
+            here = ", ".join(sorted([self.name, *self._others]))
+            return f"{len(self._others) + 1} of {self._wanted} hosts are here: {here}"
         return "other hosts have not heard this one on all planes"
+
+    def _deaf_to(self, other: _Other) -> list[str]:
+        """Return our NICs on which a host is not heard by any of its NICs."""
+        hearing = {own for own, _theirs in other.seen}
+        return [name for nic, name in enumerate(self._names) if nic not in hearing]
+
+    def _instead(self, names: Sequence[str]) -> str:
+        """Return whom these NICs hear, if anybody, and what that means."""
+        places = {self._names.index(name) for name in names}
+        others = sorted(
+            name
+            for name, other in self._others.items()
+            if places & {own for own, _theirs in other.seen}
+        )
+        if not others:
+            return ""
+        return (
+            f", where {_listed(others)} is: each plane has to be one network of all hosts, such as "
+            "a switch, or with two hosts a cable"
+        )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:-1]) + " or " + names[-1] if len(names) > 1 else names[0]
+
+
+def _counted(nics: int) -> str:
+    return "1 NIC" if nics == 1 else f"{nics} NICs"
 
 
 def _content(hello: Hello) -> tuple[object, ...]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import selectors
 import socket
@@ -17,7 +18,15 @@ PORT = 4973
 PERIOD_S = 0.25
 LINGER_S = 5.0
 """The longest time for which a settled host still says Hello to those that are not."""
-_DATAGRAM_MAX = 8192
+TELL_S = 2.0
+"""After this time without an agreement it is said what is missing, and again when it changes."""
+PART_S = 2.5
+"""For this time a host still says Hello to one with which it can never agree."""
+HELLOS_MAX_PER_S = 200
+"""Hellos that all hosts together send on a network, about; where they are many, each says fewer."""
+_DATAGRAM_MAX = 1 << 16
+_SIOCGIFFLAGS, _IFF_RUNNING = 0x8913, 0x40
+_IFREQ = struct.Struct("=16sh22x")
 
 
 class NotFound(Exception):
@@ -67,6 +76,15 @@ def _open(nic: str) -> socket.socket:
     return sock
 
 
+def _has_carrier(sock: socket.socket, nic: str) -> bool:
+    """Return whether a NIC is running; True for one that has just gone, which others say."""
+    try:
+        found = fcntl.ioctl(sock, _SIOCGIFFLAGS, _IFREQ.pack(nic.encode(), 0))
+    except OSError:
+        return True
+    return bool(_IFREQ.unpack_from(found)[1] & _IFF_RUNNING)
+
+
 class _Search:
     def __init__(
         self,
@@ -80,15 +98,18 @@ class _Search:
         self._key = key
         self._tell = tell
         self._told: set[str] = set()
+        self._strangers: set[str] = set()
+        self._missing = ""
 
     def run(self, selector: selectors.BaseSelector, hosts: int, wait_s: float) -> Plan:
         began = time.monotonic()
         settled_s: float | None = None
         while True:
             self._say()
-            self._hear(selector, time.monotonic() + PERIOD_S)
+            self._hear(selector, time.monotonic() + self._period_s())
             now = time.monotonic()
             if self._discovery.clash is not None:
+                self._part(selector, now)
                 raise NotFound(self._discovery.clash)
             if self._discovery.settled(now_s=now, hosts=hosts):
                 settled_s = now if settled_s is None else settled_s
@@ -99,7 +120,35 @@ class _Search:
             else:
                 settled_s = None
             if now - began > wait_s:
-                raise NotFound(f"not within {wait_s:.0f} s: {self._discovery.missing()}")
+                raise NotFound(f"not within {wait_s:.0f} s: {self._why()}")
+            if settled_s is None and now - began > TELL_S and self._why() != self._missing:
+                self._missing = self._why()
+                self._tell(f"waiting: {self._missing}")
+
+    def _part(self, selector: selectors.BaseSelector, now: float) -> None:
+        """Say what is wrong at once, and go on for a moment, so that the other host hears it, too.
+
+        Addresses of NICs that have just come up cannot send yet.
+        """
+        self._once(f"this cannot be: {self._discovery.clash}")
+        while time.monotonic() < now + PART_S:
+            self._say()
+            self._hear(selector, time.monotonic() + PERIOD_S)
+
+    def _why(self) -> str:
+        """Return what is missing, with what the NICs and the others' Hellos tell of it."""
+        why = self._discovery.missing()
+        if self._strangers and not self._discovery.hosts:
+            why = f"{why} that has the same secret; others are, at {', '.join(self._strangers)}"
+        both = zip(self._sockets, self._discovery.nics, strict=True)
+        if dark := [nic for sock, nic in both if not _has_carrier(sock, nic)]:
+            why += f"; {', '.join(dark)}: no carrier, as without a cable or an end that is up"
+        return why
+
+    def _period_s(self) -> float:
+        """Return the time between two Hellos: with many hosts on one network they are rarer."""
+        count = (len(self._discovery.hosts) + 1) * len(self._sockets)
+        return max(PERIOD_S, count / HELLOS_MAX_PER_S)
 
     def _say(self) -> None:
         for place, sock in enumerate(self._sockets):
@@ -122,6 +171,7 @@ class _Search:
         try:
             hello = decode(datagram, self._key)
         except BadHello as error:
+            self._strangers.add(address)
             self._once(f"{address}: a Hello was refused: {error}")
             return
         self._discovery.hear(place, address, hello, now_s=time.monotonic())

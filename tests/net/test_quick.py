@@ -8,11 +8,13 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from cli.console import exits
 from cli.lab import processes, state
 from mrcd.linux import mounts
 from rigs.bare_hosts import HOSTS, MIDDLE, Bare
@@ -117,6 +119,9 @@ def hosts() -> Iterator[Quick]:
         yield quick
     finally:
         quick.close()
+
+
+OPEN = ("--insecure",)
 
 
 def cross(quick: Quick) -> None:
@@ -344,6 +349,56 @@ def test_second_one_is_refused(hosts: Quick, tmp_path: Path) -> None:
     assert code == 1
     assert "nothing is up" in error
     (hosts.folder / "a" / "quick").rmdir()
+
+
+def test_what_can_never_be_is_said_at_once(hosts: Quick) -> None:
+    """On both hosts, and nothing is left of either."""
+    cross(hosts)
+    hosts.cable("a", "eth3", "b", "eth3")
+    began = time.monotonic()
+    started = [
+        hosts.up("a", "eth1", "eth2", "eth3", more=OPEN),
+        hosts.up("b", "eth1", "eth2", more=OPEN),
+    ]
+    said = ("b has 2 NICs and this host 3", "a has 3 NICs and this host 2")
+    for process, words in zip(started, said, strict=True):
+        code, _out, error = finished(process)
+        assert (code, words in error) == (1, True), error
+    started = [
+        hosts.up("a", "eth1", more=OPEN),
+        hosts.up("b", "eth2", more=(*OPEN, "--hosts", "3")),
+    ]
+    for process in started:
+        code, _out, error = finished(process)
+        assert (code, "give both the same --hosts" in error) == (1, True), error
+    assert time.monotonic() - began < 20  # of 60 s for each, and starting Python takes its time
+    for nics, words in ((("eth1", "eth1"), "named twice"), (("lo",), "loopback")):
+        code, _out, error = finished(hosts.up("a", *nics))
+        assert (code, words in error) == (exits.USAGE, True), error
+    assert not (hosts.folder / "a" / "quick").exists()
+
+
+def test_ipv6_that_is_off_is_named_at_once(hosts: Quick) -> None:
+    cross(hosts)
+    hosts.run("a", "sysctl", "-qw", "net.ipv6.conf.eth2.disable_ipv6=1")
+    code, _out, error = finished(hosts.up("a", "eth1", "eth2"))
+    assert code == 1
+    assert "sysctl -w net.ipv6.conf.eth2.disable_ipv6=0" in error
+
+
+def test_what_is_missing_is_said_while_it_waits(hosts: Quick) -> None:
+    """Three hosts in a triangle of cables: nobody hears both others on both NICs."""
+    hosts.add("c")
+    for one, nic, other, its in (("a", "eth1", "b", "eth1"), ("b", "eth2", "c", "eth1"),
+                                 ("c", "eth2", "a", "eth2")):  # fmt: skip
+        hosts.cable(one, nic, other, its)
+    more = (*OPEN, "--hosts", "3", "--wait", "8")
+    started = [hosts.up(host, "eth1", "eth2", more=more) for host in ("a", "b", "c")]
+    for process in started:
+        code, _out, error = finished(process)
+        assert code == 1
+        assert "waiting: " in error
+        assert "each plane has to be one network of all hosts" in error
 
 
 def test_firewall_that_drops_the_search_is_named_at_once(hosts: Quick) -> None:

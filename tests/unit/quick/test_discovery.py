@@ -36,7 +36,11 @@ class Room:
             nics[host] = max(nics.get(host, 0), nic + 1)
         self.hosts = {
             host: Discovery(
-                host, f"run of {host}", count, ((inner or {}).get(host, host_ip(host)),)
+                host,
+                f"run of {host}",
+                [f"eth{number + 1}" for number in range(count)],
+                ((inner or {}).get(host, host_ip(host)),),
+                len(nics),
             )
             for host, count in sorted(nics.items())
         }
@@ -131,21 +135,20 @@ def test_more_hosts_are_waited_for() -> None:
     assert not room.hosts["a"].settled(now_s=room.now, hosts=3)
 
 
+TRIANGLE: Cables = [{("a", 0), ("b", 0)}, {("b", 1), ("c", 0)}, {("c", 1), ("a", 1)}]
+PLANE = "each plane has to be one network of all hosts, such as a switch, or with two hosts a cable"
+
+
 @pytest.mark.parametrize(
     ("networks", "host", "why"),
     [
-        ([{("a", 0)}], "a", "no other host is heard on any NIC"),
-        (
-            [{("a", 0), ("b", 0)}, {("a", 1)}],
-            "b",
-            "a has 2 NICs, and not each of them is heard on a NIC of its own",
-        ),
-        ([{("a", 0), ("b", 0)}, {("a", 1)}], "a", "b does not hear a on all planes"),
-        (
-            [{("a", 0), ("b", 0), ("c", 0)}, {("a", 1), ("b", 1)}, {("c", 1)}],
-            "c",
-            "a has 2 NICs, and not each of them is heard on a NIC of its own",
-        ),
+        ([{("a", 0)}], "a", "no other host is heard on eth1"),
+        ([{("a", 0)}, {("a", 1)}, {("a", 2)}], "a", "no other host is heard on eth1, eth2 or eth3"),
+        ([{("a", 0), ("b", 0)}, {("a", 1)}, {("b", 1)}], "a", "b is not heard on eth2"),
+        ([{("a", 0), ("b", 0)}, {("a", 1)}, {("b", 1)}], "b", "a is not heard on eth2"),
+        (TRIANGLE, "a", f"b is not heard on eth2, where c is: {PLANE}"),
+        (TRIANGLE, "b", f"a is not heard on eth2, where c is: {PLANE}"),
+        (TRIANGLE, "c", f"a is not heard on eth1, where b is: {PLANE}"),
     ],
 )
 def test_missing(networks: Cables, host: str, why: str) -> None:
@@ -156,16 +159,58 @@ def test_missing(networks: Cables, host: str, why: str) -> None:
     assert room.hosts[host].missing() == why
 
 
+def test_missing__host_that_has_not_come() -> None:
+    room = Room([{("a", 0), ("b", 0)}])
+    for name in ("a", "b"):
+        room.hosts[name] = Discovery(name, name, ["eth1"], (host_ip(name),), 3)
+    for _ in range(20):
+        room.turn()
+    assert room.hosts["a"].missing() == "2 of 3 hosts are here: a, b"
+
+
+@pytest.mark.parametrize("host", ["a", "b"])
+def test_hosts_with_unequal_numbers_of_nics_are_told_at_once(host: str) -> None:
+    room = Room([{("a", 0), ("b", 0)}, {("a", 1), ("b", 1)}, {("a", 2)}])
+    room.turn()
+    clash = room.hosts[host].clash
+    assert clash is not None
+    assert "has 3 NICs" in clash or "this host 3 NICs (eth1, eth2, eth3)" in clash
+    assert "give both as many" in clash
+
+
+def test_hosts_that_wait_for_unequal_numbers_are_told_at_once() -> None:
+    room = Room([{("a", 0), ("b", 0)}])
+    room.hosts["b"] = Discovery("b", "b", ["eth1"], ("10.99.0.2",), 3)
+    room.turn()
+    assert room.hosts["a"].clash == (
+        "b waits for 3 hosts in all and this one for 2: give both the same --hosts"
+    )
+    assert room.hosts["b"].clash is not None
+
+
+def test_hello_of_a_large_cluster_fits_a_datagram() -> None:
+    """64 hosts with 8 NICs on one network: each hears each other one on all pairs of NICs."""
+    one = Discovery("a" * 31, "0" * 16, [f"eth{k}" for k in range(8)], ("10.99.0.1",), 64)
+    for number in range(63):
+        for theirs in range(8):
+            said = Hello(f"host-{number:02}-with-a-name-of-31-b", f"{number}", theirs, 8,
+                         (f"10.99.1.{number}",), hosts=64)  # fmt: skip
+            for ours in range(8):
+                one.hear(ours, f"fe80::{number}:{theirs}", said, now_s=0.0)
+    assert one.clash is None
+    assert 20_000 < len(encode(one.hello(7), KEY)) < 65_000
+
+
 def test_two_hosts_of_one_name() -> None:
-    one = Discovery("a", "one", 1, ("10.99.0.1",))
-    other = Discovery("a", "other", 1, ("10.99.0.2",))
+    one = Discovery("a", "one", ["eth1"], ("10.99.0.1",))
+    other = Discovery("a", "other", ["eth1"], ("10.99.0.2",))
     one.hear(0, "fe80::2", other.hello(0), now_s=1)
     assert one.clash == "another host at fe80::2 is called a, too: give --name"
     assert one.hosts == []
 
 
 def test_own_hello_by_another_nic_is_ignored() -> None:
-    one = Discovery("a", "one", 2, ("10.99.0.1",))
+    one = Discovery("a", "one", ["eth1", "eth2"], ("10.99.0.1",))
     one.hear(1, "fe80::1", one.hello(0), now_s=1)
     assert (one.clash, one.hosts) == (None, [])
 
@@ -180,7 +225,7 @@ def test_host_that_begins_anew_is_heard_anew() -> None:
     room = Room([{("a", 0), ("b", 0)}, {("a", 1), ("b", 1)}])
     room.settle()
     room.networks = [{("a", 0), ("b", 1)}, {("a", 1), ("b", 0)}]  # cabled the other way
-    room.hosts["b"] = Discovery("b", "another run", 2, ("10.99.0.2",))
+    room.hosts["b"] = Discovery("b", "another run", ["eth1", "eth2"], ("10.99.0.2",))
     plans = room.settle()
     assert plans["b"].planes == (1, 0)
 
@@ -188,7 +233,7 @@ def test_host_that_begins_anew_is_heard_anew() -> None:
 # ---- datagrams
 
 
-HELLO = Discovery("a", "run", 2, ("10.99.0.1", "fd99::1")).hello(1)
+HELLO = Discovery("a", "run", ["eth1", "eth2"], ("10.99.0.1", "fd99::1")).hello(1)
 
 
 def test_hello_is_read_back() -> None:
