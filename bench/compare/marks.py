@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 
 from bench.instruments import backlog
 from bench.instruments.backlog import Port
-from cli.lab import marking, state, topology
+from cli.lab import marking, portprograms, state, topology
 from cli.lab.queues import Queue
 from mrcd.linux import bpf
 from mrcd.linux.netlink import Netlink
@@ -31,7 +31,7 @@ def at_last_hops(name: str) -> Iterator[None]:
     """
     plan = topology.plan(state.read_fabric(name))
     ports = backlog.last_hops(plan)
-    queues = marking.create_queues(len(ports))
+    queues = portprograms.create_ports(len(ports))
     program = marking.load(queues)
     try:
         queue = Queue.of(plan.fabric.rate_mbps, plan.fabric.mtu)

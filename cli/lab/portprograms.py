@@ -81,6 +81,11 @@ def compile_into(folder: Path) -> None:
         raise LabFailed(f"the programs of switch ports cannot be compiled: {done.stderr.strip()}")
 
 
+def key() -> str:
+    """Return the name under which the compiled programs are kept."""
+    return bytecode.key_of(_source().read_text(), [])
+
+
 def _source() -> Path:
     return bpf_dir() / "lab_port.c"
 
@@ -93,14 +98,13 @@ def _places() -> Mapping[str, int]:
 
 @lru_cache(maxsize=1)
 def _code() -> Bytecode:
-    key = bytecode.key_of(_source().read_text(), [])
-    cache = state.CACHE_DIR
-    found = bytecode.read(loader.shipped(), key) or bytecode.read(cache, key)
+    kept, cache = key(), state.CACHE_DIR
+    found = bytecode.read(loader.shipped(), kept) or bytecode.read(cache, kept)
     if found is None:
-        with bytecode.alone(cache, key):
-            if bytecode.read(cache, key) is None:
+        with bytecode.alone(cache, kept):
+            if bytecode.read(cache, kept) is None:
                 compile_into(cache)
-            found = bytecode.read(cache, key)
+            found = bytecode.read(cache, kept)
     if found is None:
         raise LabFailed(f"{cache}: what was compiled cannot be read again")
     return found

@@ -19,7 +19,8 @@ from pathlib import Path
 
 import pytest
 
-from mrcd.datapath import loader
+from cli.lab import portprograms
+from mrcd.datapath import compiler, loader
 from mrcd.datapath.datapath import Datapath
 from mrcd.linux import bpfmap
 from mrcd.wire.abi import ABI, COUNTERS
@@ -29,6 +30,7 @@ from tests.bpf.conftest import ROUTINGS
 
 RECORD = Path(__file__).with_name("instructions.json")
 TOLERANCE = 0.05
+LABS_OWN = "lab_port.c"
 VERIFIER_MAX = 1_000_000  # the kernel's limit of instructions walked
 JMP, JMP32 = 5, 6  # classes of instructions
 JA, JEQ, CALL, EXIT = 0x05, 0x15, 0x85, 0x95
@@ -201,7 +203,7 @@ def test_programs_compile_without_a_warning(built_rig: Rig, capture: bool) -> No
     from bcc import BPF  # type: ignore[import-untyped]
 
     defines = replace(built_rig.dp.sizes, capture=capture).defines()
-    flags, text = [*loader.FLAGS, "-Werror", *defines], loader.source()
+    flags, text = [*compiler.FLAGS, "-Werror", *defines], loader.source()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         BPF(text=text, cflags=flags)
@@ -209,8 +211,18 @@ def test_programs_compile_without_a_warning(built_rig: Rig, capture: bool) -> No
             BPF(text=text + "\nstatic inline int f(void) { int unused; return 0; }\n", cflags=flags)
 
 
+def test_programs_of_switch_ports_compile_without_a_warning() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("compiling BPF programs needs root")
+    text = (ABI.path.parent / LABS_OWN).read_text()
+    made = compiler.compiled(text, ["-Werror"], portprograms.PROGRAMS, [portprograms.MAP])
+    assert set(made.programs) == set(portprograms.PROGRAMS)
+    with pytest.raises(RuntimeError, match="compile"):
+        compiler.compiled(text + "\nint f(void) { int unused; return 0; }\n", ["-Werror"], [], [])
+
+
 def test_every_file_is_part_of_the_programs() -> None:
     whole = loader.source()
     for path in ABI.path.parent.glob("*.[ch]"):
-        if path.name != "mrc.c":
+        if path.name not in ("mrc.c", LABS_OWN):
             assert path.read_text() in whole, f"{path.name} is not included by mrc.c"

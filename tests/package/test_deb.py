@@ -14,6 +14,7 @@ import pytest
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
+from cli.lab import portprograms
 from mrcd import __version__
 from mrcd.datapath import bytecode, loader, precompile
 from mrcd.wire.envelope import cell_overhead
@@ -142,6 +143,7 @@ def test_programs_of_usual_configurations_are_compiled(unpacked: Path) -> None:
     """Their keys are those that the loader asks for, made from the sources that are brought."""
     text, folder = loader.source(), unpacked / "usr/lib/mrcd/compiled"
     wanted = {bytecode.key_of(text, sizes.defines()) for sizes in precompile.usual()}
+    wanted.add(portprograms.key())
     assert {file.name for file in folder.iterdir()} - {".lock"} == wanted
     assert all(bytecode.read(folder, key) is not None for key in wanted)
     config_mtus = {sizes.mtu for sizes in precompile.usual()}
