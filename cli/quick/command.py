@@ -128,12 +128,14 @@ def status_(ctx: click.Context, /, as_json: bool, folder: Path) -> None:
     if not folder.is_dir():
         raise CommandError(f"nothing is up: there is no {folder}")
     places = undoing.read(folder, ctx.obj)
-    answer = _status(places.socket)
-    if answer is None:
+    try:
+        with Client(places.socket) as client:
+            answer = client.status()
+    except Unreachable:
         raise Unreachable(
             f"`quick up` was run here, and its mrcd does not answer at {places.socket}: see "
             f"{folder}/mrcd.log; `mrcctl quick down` removes what is there"
-        )
+        ) from None
     if as_json:
         print_json(answer)
     else:
