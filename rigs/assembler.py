@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Assemble BPF instructions for programs that are too small and too many for a compiler (pure).
+"""Assemble BPF instructions for the few that a test puts into the kernel (pure).
 
 Encoding: Documentation/bpf/standardization/instruction-set.rst of the kernel. The offset of a jump
 counts instructions of 8 bytes from the one after the jump.
@@ -13,9 +13,7 @@ from dataclasses import dataclass
 
 R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10 = range(11)
 
-PRANDOM_U32 = 7
 TC_ACT_UNSPEC = 0xFFFFFFFF  # continue as if there were no program
-TC_ACT_SHOT = 2
 
 
 def insn(code: int, dst: int = 0, src: int = 0, offset: int = 0, imm: int = 0) -> bytes:
@@ -41,26 +39,6 @@ def load_imm(dst: int, imm: int) -> bytes:
 def load_u32(dst: int, src: int, offset: int) -> bytes:
     """Emit dst = *(u32 *)(src + offset)"""
     return insn(0x61, dst, src, offset)
-
-
-def load_u64(dst: int, src: int, offset: int) -> bytes:
-    """Emit dst = *(u64 *)(src + offset)"""
-    return insn(0x79, dst, src, offset)
-
-
-def store_u64(dst: int, offset: int, src: int) -> bytes:
-    """Emit *(u64 *)(dst + offset) = src"""
-    return insn(0x7B, dst, src, offset)
-
-
-def add(dst: int, src: int) -> bytes:
-    """Emit dst += src"""
-    return insn(0x0F, dst, src)
-
-
-def subtract(dst: int, src: int) -> bytes:
-    """Emit dst -= src"""
-    return insn(0x1F, dst, src)
 
 
 def load_map(dst: int, map_fd: int) -> bytes:

@@ -134,8 +134,6 @@ def _iperf3(*more: str) -> Callable[[Bench], Said]:
 
 def _goodput(found: dict[str, Any]) -> str:
     end = found["end"]
-    if "sum" in end and "lost_percent" in end["sum"] and "sum_received" not in end:
-        return _datagrams(end["sum"])
     if "lost_percent" in end.get("sum", {}):
         return _datagrams({**end["sum"], **end.get("sum_received", {})})
     there = end["sum_received"]["bits_per_second"] / 1e6

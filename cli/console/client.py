@@ -163,7 +163,7 @@ class Client:
         one out.
         """
         _set_timeout(self._socket, CAPTURE_S)
-        self._send("Capture", {k: v for k, v in wanted.items() if v is not None}, more=True)
+        self._send("Capture", wanted, more=True)
         begun = self._decode(self._receive(), Captured)
         begun.records, begun.state = self._fds[begun.records], self._fds[begun.state]
         return begun
@@ -258,8 +258,7 @@ class Client:
         """
         # A sample takes up to the interval to arrive, and longer from a busy host.
         _set_timeout(self._socket, TIMEOUT_S + interval_ms / 1000)
-        wanted = {"interval_ms": interval_ms} | ({} if peers is None else {"peers": peers})
-        self._send("Monitor", wanted, more=True)
+        self._send("Monitor", {"interval_ms": interval_ms, "peers": peers}, more=True)
         continues = True
         while continues:
             reply = self._receive()
@@ -267,13 +266,12 @@ class Client:
             yield self._decode(reply, MonitorReply)["sample"]
 
     def _call(self, method: str, kind: type[T], **parameters: Any) -> T:
-        self._send(method, {key: value for key, value in parameters.items() if value is not None})
+        self._send(method, parameters)
         return self._decode(self._receive(), kind)
 
     def _list(self, method: str, kind: type[T], rows: str, **parameters: Any) -> T:
         """Return a list that comes in parts as one; `rows` names the member that is a list."""
-        asked = {key: value for key, value in parameters.items() if value is not None}
-        self._send(method, asked, more=True)
+        self._send(method, parameters, more=True)
         reply = self._receive()
         whole: Any = self._decode(reply, kind)
         while reply.continues:
@@ -283,8 +281,10 @@ class Client:
         return whole  # type: ignore[no-any-return]
 
     def _send(self, method: str, parameters: dict[str, Any], *, more: bool = False) -> None:
+        """Send a call; parameters that are None are left out."""
         name = method if "." in method else f"{INTERFACE}.{method}"
-        call: dict[str, Any] = {"method": name, "parameters": parameters}
+        given = {key: value for key, value in parameters.items() if value is not None}
+        call: dict[str, Any] = {"method": name, "parameters": given}
         if more:
             call["more"] = True
         try:

@@ -26,7 +26,7 @@ class Compiling:
 
     def __init__(self, logs: Sequence[Path]) -> None:
         """Read each log from its present end on."""
-        self._ends = {log: log.stat().st_size if log.exists() else 0 for log in logs}
+        self._read = {log: log.stat().st_size if log.exists() else 0 for log in logs}
         self._bar: Any = None
         self._since = 0.0
 
@@ -47,19 +47,22 @@ class Compiling:
     def look(self) -> None:
         """Look for the event, or go on with the bar; to be called now and then."""
         if self._bar is None:
-            if any(self._says_so(log) for log in self._ends):
+            if any(self._says_so(log) for log in self._read):
                 self._begin()
             return
         done = min(SECONDS - 1, int(time.monotonic() - self._since))
         self._bar.update(max(0, done - self._bar.pos))
 
     def _says_so(self, log: Path) -> bool:
+        """Return whether what is new in a log has the event."""
         try:
             with log.open("rb") as file:
-                file.seek(self._ends[log])
-                return EVENT in file.read()
+                file.seek(self._read[log])
+                new = file.read()
         except OSError:
             return False
+        self._read[log] += max(0, len(new) - len(EVENT) + 1)  # it may be written by halves
+        return EVENT in new
 
     def _begin(self) -> None:
         self._since = time.monotonic()

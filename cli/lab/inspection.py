@@ -60,21 +60,21 @@ def of_host(settings: config.Config, peers: Peers) -> Wanted:
     source address is accepted.
     """
     fabric, host = settings.fabric, settings.host
-    planes = list(enumerate(settings.interfaces))
+    planes, across = list(enumerate(settings.interfaces)), underlay.in_fabric(fabric)
     routes = [
         FibRoute(
-            str(underlay.in_fabric(fabric).destinations(plane)),
+            str(across.destinations(plane)),
             TABLE_MAIN,
             dev,
-            str(underlay.of(fabric).gateway(host, plane)),
+            str(across.gateway(host, plane)),
         )
         for plane, dev in planes
     ]
     routes += intent.of_peers(peers, dev=settings.mrc0.name)
     addresses = []
     for plane, dev in planes:
-        bits = underlay.in_fabric(fabric).on_link(host, plane).prefixlen
-        addresses.append((dev, f"{underlay.of(fabric).address(host, plane)}/{bits}"))
+        bits = across.on_link(host, plane).prefixlen
+        addresses.append((dev, f"{across.address(host, plane)}/{bits}"))
     addresses += [(settings.mrc0.name, str(address)) for address in settings.mrc0.addresses]
     return Wanted(host.name, tuple(routes), tuple(addresses), own_src=False)
 

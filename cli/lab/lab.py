@@ -41,8 +41,6 @@ from mrcd.fabric.description import Fabric
 from mrcd.handshake.identity import KEY_BYTES, Secret
 from mrcd.linux import bpf, mounts, netns
 
-_LOG_LINES = 15
-
 
 @dataclass(frozen=True, slots=True)
 class HostStatus:
@@ -308,11 +306,7 @@ def start_daemon(name: str, host: str) -> subprocess.Popen[bytes]:
 
 def _log_tail(name: str, host: str) -> str:
     log = state.places(name, host).log
-    try:
-        lines = log.read_text(errors="replace").splitlines()[-_LOG_LINES:]
-    except OSError:
-        lines = []
-    return f"{log} ends with:\n" + "\n".join(f"  {line}" for line in lines or ["(empty)"])
+    return f"{log} ends with:\n{processes.end_of(log)}"
 
 
 def down(name: str) -> None:

@@ -18,6 +18,7 @@ from mrcd.linux import netns
 
 STOP_DEADLINE_S = 5.0
 _KILL_DEADLINE_S = 5.0
+_LOG_LINES = 15
 
 
 def daemon_command() -> list[str]:
@@ -49,6 +50,15 @@ def spawn(
             env=None if environment is None else dict(environment),
             start_new_session=True,
         )
+
+
+def end_of(log: Path) -> str:
+    """Return the last lines of a log, indented."""
+    try:
+        lines = log.read_text(errors="replace").splitlines()[-_LOG_LINES:]
+    except OSError:
+        lines = []
+    return "\n".join(f"  {line}" for line in lines or ["(empty)"])
 
 
 def inside(namespaces: Iterable[str]) -> dict[int, str]:

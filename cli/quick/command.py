@@ -27,7 +27,6 @@ from mrcd.model import Status
 
 FOLDER = "/run/mrcd/quick"
 STARTED_S = 120.0
-LOG_LINES = 12
 
 folder_option = click.option(
     "--folder",
@@ -103,10 +102,12 @@ def up(
         undoing.lower_links(links)
         shutil.rmtree(folder)
         raise
+    from cli.lab import processes  # noqa: PLC0415
+
     try:
         _start(folder, where, cache_dir)
     except CommandError as error:
-        end = _end_of_log(folder)
+        end = processes.end_of(folder / "mrcd.log")
         undoing.take_down(folder, where.socket)
         raise CommandError(
             f"{error}; everything is down again. The end of its log:\n{end}"
@@ -177,35 +178,11 @@ def save(target: Path, force: bool, folder: Path) -> None:
     if there and not force:
         raise CommandError(f"{', '.join(there)}: exists; --force replaces it")
     target.mkdir(parents=True, exist_ok=True)
-    user = keyfiles.service_user() if os.geteuid() == 0 else None  # as `mrcctl key generate` does
     for file in names:
-        _copy(folder / file, target / file, user)
+        source = folder / file
+        mode = stat.S_IMODE(source.stat().st_mode)
+        keyfiles.place(target / file, source.read_bytes(), mode, replace=True)
         click.echo(target / file)
-
-
-def _copy(source: Path, target: Path, user: int | None) -> None:
-    """Copy a file with its mode, to a user; nobody else can read it before, nor a part of it."""
-    draft = target.with_name(f".{target.name}.{os.getpid()}")
-    file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(file, "wb") as out:
-            out.write(source.read_bytes())
-            if user is not None:
-                os.fchown(out.fileno(), user, -1)
-            os.fchmod(out.fileno(), stat.S_IMODE(source.stat().st_mode))
-            out.flush()
-            os.fsync(out.fileno())
-        draft.replace(target)
-    finally:
-        draft.unlink(missing_ok=True)
-
-
-def _end_of_log(folder: Path) -> str:
-    try:
-        lines = (folder / "mrcd.log").read_text(errors="replace").splitlines()
-    except OSError:
-        return ""
-    return "\n".join(lines[-LOG_LINES:])
 
 
 def _refuse_nics(nics: Sequence[str]) -> None:

@@ -126,6 +126,11 @@ class _Other:
     hello: Hello
     seen: dict[tuple[int, int], str] = field(default_factory=dict)
 
+    @property
+    def heard_on(self) -> set[int]:
+        """The places of our NICs that hear it."""
+        return {own for own, _theirs in self.seen}
+
 
 class Discovery:
     """What a host knows of the others. Times are seconds of a monotonic clock."""
@@ -136,19 +141,13 @@ class Discovery:
         """`nics` are the names of this host's; `hosts` are waited for, this one included."""
         self.name = name
         self._run = run
-        self._names = tuple(nics)
-        self._nics = len(nics)
+        self.nics = tuple(nics)
         self._wanted = hosts
         self._inner = inner
         self._others: dict[str, _Other] = {}
         self._news_s = 0.0
         self._done = False
         self.clash: str | None = None
-
-    @property
-    def nics(self) -> tuple[str, ...]:
-        """The names of this host's NICs, by their places."""
-        return self._names
 
     @property
     def hosts(self) -> list[str]:
@@ -162,7 +161,7 @@ class Discovery:
             name=self.name,
             run=self._run,
             nic=nic,
-            nics=self._nics,
+            nics=len(self.nics),
             inner=self._inner,
             planes=self._planes(),
             heard=heard,
@@ -193,10 +192,11 @@ class Discovery:
         taken = set(hello.inner) & set(self._inner)
         if taken:
             return f"{hello.name} has the address {min(taken)} of our mrc0: give --address"
-        if hello.nics != self._nics:
+        own = len(self.nics)
+        if hello.nics != own:
             return (
-                f"{hello.name} has {_counted(hello.nics)} and this host {_counted(self._nics)} "
-                f"({', '.join(self._names)}): give both as many, one for each plane"
+                f"{hello.name} has {_counted(hello.nics)} and this host {_counted(own)} "
+                f"({', '.join(self.nics)}): give both as many, one for each plane"
             )
         if hello.hosts != self._wanted:
             return (
@@ -209,7 +209,7 @@ class Discovery:
         """Return the place of our NIC of each plane; empty while some plane has none."""
         leader = min([self.name, *self._others])
         if leader == self.name:
-            return tuple(range(self._nics))
+            return tuple(range(len(self.nics)))
         there = self._others[leader]
         chosen: dict[int, int] = {}  # our NIC: the plane
         for plane in range(there.hello.nics):
@@ -226,7 +226,7 @@ class Discovery:
         tried: set[int],
     ) -> bool:
         """Give a plane one of the NICs that hear it, moving others if need be."""
-        able = [nic for nic in range(self._nics) if (nic, plane) in seen and nic not in tried]
+        able = [nic for nic in range(len(self.nics)) if (nic, plane) in seen and nic not in tried]
         for nic in sorted(able, key=lambda nic: nic != plane):
             tried.add(nic)
             if nic not in chosen or self._choose(chosen[nic], seen, chosen, tried):
@@ -276,13 +276,14 @@ class Discovery:
         if self.clash is not None:
             return self.clash
         if not self._others:
-            return f"no other host is heard on {_listed(self._names)}"
+            return f"no other host is heard on {_listed(self.nics)}"
         for name, other in sorted(self._others.items()):
             if deaf := self._deaf_to(other):
-                return f"{name} is not heard on {_listed(deaf)}{self._instead(deaf)}"
+                where = _listed([self.nics[nic] for nic in deaf])
+                return f"{name} is not heard on {where}{self._instead(deaf)}"
         leader = min([self.name, *self._others])
         if not self._planes():
-            return f"several NICs hear only one and the same of {leader}'s {self._nics}"
+            return f"several NICs hear only one and the same of {leader}'s {len(self.nics)}"
         for name, other in sorted(self._others.items()):
             if len(other.hello.planes) != len(self._planes()):
                 return f"{name} does not hear {leader} on all planes"
@@ -294,19 +295,13 @@ class Discovery:
             return f"{len(self._others) + 1} of {self._wanted} hosts are here: {here}"
         return "other hosts have not heard this one on all planes"
 
-    def _deaf_to(self, other: _Other) -> list[str]:
-        """Return our NICs on which a host is not heard by any of its NICs."""
-        hearing = {own for own, _theirs in other.seen}
-        return [name for nic, name in enumerate(self._names) if nic not in hearing]
+    def _deaf_to(self, other: _Other) -> list[int]:
+        """Return the places of our NICs on which a host is not heard by any of its NICs."""
+        return [nic for nic in range(len(self.nics)) if nic not in other.heard_on]
 
-    def _instead(self, names: Sequence[str]) -> str:
+    def _instead(self, deaf: Sequence[int]) -> str:
         """Return whom these NICs hear, if anybody, and what that means."""
-        places = {self._names.index(name) for name in names}
-        others = sorted(
-            name
-            for name, other in self._others.items()
-            if places & {own for own, _theirs in other.seen}
-        )
+        others = sorted(n for n, other in self._others.items() if other.heard_on & {*deaf})
         if not others:
             return ""
         return (

@@ -206,15 +206,23 @@ def write(path: Path, key: Secret, *, replace: bool = False, service: bool = Tru
     `service` it stays root's, for an mrcd that root starts. Raises KeyFileExists if there is a file
     already, unless `replace`, and OSError.
     """
+    data = (identity.encode_key(key.reveal()) + "\n").encode()
+    place(path, data, MODE_MAX, replace=replace, service=service)
+
+
+def place(
+    path: Path, data: bytes, mode: int, *, replace: bool = False, service: bool = True
+) -> None:
+    """Write a file as `write` does, with a mode; until all is done nobody else can read it."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, MODE_MAX)
     try:
-        with os.fdopen(file, "w") as out:
-            os.fchmod(out.fileno(), MODE_MAX)
+        with os.fdopen(file, "wb") as out:
             user = service_user() if service else None
             if user is not None and os.geteuid() == 0:
                 os.fchown(out.fileno(), user, -1)
-            out.write(identity.encode_key(key.reveal()) + "\n")
+            os.fchmod(out.fileno(), mode)
+            out.write(data)
             out.flush()
             os.fsync(out.fileno())
         if replace:

@@ -22,7 +22,7 @@ def in_parts(method: _Method) -> _Method:
     return method
 
 
-def comes_in_parts(method: Callable[..., Any] | None) -> bool:
+def comes_in_parts(method: Callable[..., Any]) -> bool:
     """Return whether a method carries that mark."""
     return bool(getattr(method, "in_parts", False))
 

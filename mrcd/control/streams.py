@@ -27,6 +27,7 @@ from asyncvarlink import (
 )
 from asyncvarlink.conversion import ConversionError, FileDescriptorVarlinkType
 from asyncvarlink.interface import AnnotatedResult
+from asyncvarlink.serviceerrors import ExpectedMore
 from asyncvarlink.serviceinterface import InvalidParameter
 from asyncvarlink.types import JSONObject
 
@@ -155,8 +156,8 @@ class ControlProtocol(VarlinkInterfaceServerProtocol):
         """Return a method, its signature, and whether its replies are parts of one."""
         method, signature = self._lookup_stream(replace(call, more=True))
         parts = comes_in_parts(method)
-        if not (call.more or parts):
-            method, signature = self._lookup_stream(call)  # refuses what is a stream only
+        if signature.more and not (call.more or parts):
+            raise ExpectedMore()
         return method, signature, parts
 
     async def _reply_to(self, call: VarlinkMethodCall, answer: Awaitable[AnnotatedResult]) -> None:

@@ -4,7 +4,7 @@
 bcc and its compiler take some 200 MB that no lasting process should keep: this runs in processes of
 their own, which end soon.
 
-    python -m mrcd.datapath.compiler FOLDER SOURCE PROGRAM... [-- MAP...]
+    python -m mrcd.datapath.compiler FOLDER SOURCE PROGRAM... -- MAP...
 
 keeps the programs of a file in FOLDER, under the key of its text (mrcd/datapath/bytecode.py).
 """
@@ -64,7 +64,8 @@ def compiled(
 def main() -> int:
     """Run as the child process."""
     folder, source, *names = sys.argv[1:]
-    programs, maps = (names, []) if "--" not in names else _parted(names)
+    at = names.index("--")
+    programs, maps = names[:at], names[at + 1 :]
     text = Path(source).read_text()
     try:
         bytecode.write(Path(folder), bytecode.key_of(text, []), compiled(text, [], programs, maps))
@@ -72,11 +73,6 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 1
     return 0
-
-
-def _parted(names: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-    at = names.index("--")
-    return names[:at], names[at + 1 :]
 
 
 if __name__ == "__main__":

@@ -65,10 +65,10 @@ class Ways:
 
     def send_to(self, place: tuple[int, int], plane: int, datagram: bytes) -> None:
         """Send a datagram to a place (T0 and port) where no peer is, over a random T1."""
-        fabric, host = self._config().fabric, self._config().host
+        across, host = underlay.of(self._config().fabric), self._config().host
         target = Host("", *place, ())
-        found = underlay.of(fabric).way(host, target, plane)
-        ev = self._random.choice(underlay.of(fabric).evs(host, target, plane))
+        found = across.way(host, target, plane)
+        ev = self._random.choice(across.evs(host, target, plane))
         self._transmit(plane, found.usids(ev), found.address, datagram)
 
     def send_at(self, plane: int, address: str, datagram: bytes) -> None:

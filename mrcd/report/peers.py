@@ -280,7 +280,7 @@ def warnings(engine: Engine) -> list[str]:
         if len(found) > MANY:
             lines.append(f"{_counted([*found])}: {next(iter(found.values()))}")
         else:
-            lines += [text for _, text in sorted(found.items())]
+            lines += [found[peer.name] for peer in engine.config.peers if peer.name in found]
     return lines
 
 

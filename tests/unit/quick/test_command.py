@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cli.console import exits
-from cli.quick import command, undoing
+from cli.quick import undoing
 from rigs.control_double import FakeSource, serving
 from tests.unit.command_line import run
 
@@ -59,14 +59,16 @@ def test_save__leaves_no_moment_in_which_others_can_read_the_secret(
         change(fd, mode)
 
     monkeypatch.setattr(os, "fchmod", noting)
+    etc = tmp_path / "etc"
     umask = os.umask(0)
     try:
-        command._copy(folder / "fabric.secret", tmp_path / "fabric.secret", None)
-        command._copy(folder / "mrcd.toml", tmp_path / "mrcd.toml", None)
+        done = run(tmp_path / "s", "quick", "save", str(etc), "--folder", str(folder))
     finally:
         os.umask(umask)
+    assert done.exit_code == exits.DONE, done.output
+    assert len(seen) == 2
     assert set(seen.values()) == {0o600}
-    assert stat.S_IMODE((tmp_path / "fabric.secret").stat().st_mode) == 0o600
-    assert stat.S_IMODE((tmp_path / "mrcd.toml").stat().st_mode) == 0o644
-    assert (tmp_path / "fabric.secret").read_text() == "secret\n"
-    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+    assert stat.S_IMODE((etc / "fabric.secret").stat().st_mode) == 0o600
+    assert stat.S_IMODE((etc / "mrcd.toml").stat().st_mode) == 0o644
+    assert (etc / "fabric.secret").read_text() == "secret\n"
+    assert not [path for path in etc.iterdir() if path.name.startswith(".")]
