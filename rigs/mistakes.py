@@ -398,7 +398,7 @@ def _addresses(link: LinkState, given: dict[int, set[str]]) -> list[str]:
 
 def _routes(link: LinkState) -> dict[str, int]:
     """Return the routes over an interface that mrcd looks after; labs give planes others, too."""
-    found = rtnl.routes(link.index)
+    found, _hops = rtnl.routes(link.index)
     if link.name.startswith("mrc0"):
         return found
     return {prefix: mtu for prefix, mtu in found.items() if prefix.startswith("fcbb:")}

@@ -138,7 +138,7 @@ def render(peers: list[PeerInfo]) -> str:
                 peer.tx_packets,
                 peer.rx_packets,
                 *[peer.public_key, _age(peer)] * keys,
-                " ".join(peer.addresses),
+                " ".join([*peer.addresses, *(peer.followed or ())]),
             ]
             for peer in peers
         ],

@@ -32,7 +32,7 @@ def overlaps(claims: Sequence[Claim[T]]) -> list[tuple[Claim[T], Claim[T]]]:
     around: list[int] = []
     for i in order:
         inner = claims[i].network
-        while around and not _within(inner, claims[around[-1]].network):
+        while around and not within(inner, claims[around[-1]].network):
             around.pop()
         pairs += ((min(i, j), max(i, j)) for j in around)
         around.append(i)
@@ -49,7 +49,8 @@ def meet(one: Prefix, other: Prefix) -> bool:
     return one.version == other.version and one.overlaps(other)
 
 
-def _within(inner: Prefix, outer: Prefix) -> bool:
+def within(inner: Prefix, outer: Prefix) -> bool:
+    """Return whether a prefix is another one or a part of it."""
     if inner.version != outer.version or inner.prefixlen < outer.prefixlen:
         return False
     shift = inner.max_prefixlen - outer.prefixlen

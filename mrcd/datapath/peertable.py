@@ -7,6 +7,7 @@ import struct
 from collections.abc import Iterable, Mapping
 
 from mrcd.config.config import Current, Peer
+from mrcd.config.overlap import Prefix, within
 from mrcd.datapath import view
 from mrcd.datapath.control import Commands
 from mrcd.datapath.datapath import Datapath
@@ -50,6 +51,8 @@ class PeerTable:
         self._names: dict[int, str] = {}
         self._free = 0  # no index below is free
         self._paired: dict[str, int] = {}
+        self.followed: dict[Prefix, str] = {}
+        """The prefixes that belong to peers by routes of others, with the peers' names."""
 
     def base(self, peer: str) -> int:
         """Return the index of the peer's first QP."""
@@ -86,6 +89,18 @@ class PeerTable:
                 self._adopt_next_hops(name, index)
                 self.planes[name] = peer["plane_mask"] | (ALL_PLANES & ~self.reached(name))
         self.prefixes.adopt()
+        self._adopt_followed()
+
+    def _adopt_followed(self) -> None:
+        """Read back the prefixes that another daemon has followed, until `follow` knows better."""
+        config = self._config()
+        owned = {*config.own_prefixes, *(each for peer in config.peers for each in peer.allowed)}
+        for prefix in self.prefixes.all:
+            if prefix in owned or not any(within(prefix, each) for each in config.mrc0.routed):
+                continue
+            index = self.prefixes.owner(prefix)
+            if index is not None and (name := self._names.get(index)) is not None:
+                self.followed[prefix] = name
 
     def _adopt_next_hops(self, name: str, index: int) -> None:
         if not underlay.of(self._config().fabric).next_hops:
@@ -188,8 +203,26 @@ class PeerTable:
 
     def drop_prefixes(self) -> list[str]:
         """Remove and return the prefixes that neither we nor a configured peer have any more."""
-        allowed = (prefix for peer in self._config().peers for prefix in peer.allowed)
-        return self.prefixes.keep((*self._config().own_prefixes, *allowed))
+        config = self._config()
+        allowed = (prefix for peer in config.peers for prefix in peer.allowed)
+        gone = [prefix for prefix, name in self.followed.items() if name not in config.by_name]
+        for prefix in gone:
+            del self.followed[prefix]
+            self.prefixes.lead(prefix, None)
+        return self.prefixes.keep((*config.own_prefixes, *allowed, *self.followed))
+
+    def follow(self, leads: Mapping[Prefix, str]) -> None:
+        """Have these prefixes be peers', by name, because routes of others lead there.
+
+        None of them is in the configuration. OSError if they do not fit.
+        """
+        for prefix in self.followed.keys() - leads.keys():
+            del self.followed[prefix]
+            self.prefixes.lead(prefix, None)
+        for prefix, name in leads.items():
+            if self.followed.get(prefix) != name and name in self.indices:
+                self.prefixes.lead(prefix, self.indices[name])
+                self.followed[prefix] = name
 
     def remove(self, peer: Peer) -> None:
         """Forget a peer whose prefixes are dropped and whose QPs are forgotten already."""

@@ -52,6 +52,30 @@ class Prefixes:
             self._delete(key)
         return [str(_network(key)) for key in dropped]
 
+    def lead(self, prefix: Network, peer: int | None) -> None:
+        """Give a prefix to the peer at an index, or to nobody. OSError if there is no room."""
+        key = key_of(prefix)
+        if peer is None:
+            self._delete(key)
+            return
+        name, short = _map_of(key)
+        bpf.update(self._dp.maps[name], short, _U32.pack(peer))
+        self._keys.add(key)
+
+    def owner(self, prefix: Network) -> int | None:
+        """Return the index of the peer that has exactly this prefix; None if no peer has."""
+        name, short = _map_of(key_of(prefix))
+        raw = bpf.lookup(self._dp.maps[name], short, _U32.size)
+        if raw is None:
+            return None
+        owner = int(_U32.unpack(raw)[0]) & ABI.MRC_OWNER
+        return None if owner == ABI.MRC_OWNER_SELF else owner
+
+    @property
+    def all(self) -> list[Network]:
+        """All prefixes."""
+        return list(map(_network, self._keys))
+
     def close(self) -> None:
         """Let nothing more be sent to peers. What they send still arrives."""
         for key in self._keys:

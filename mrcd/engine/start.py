@@ -405,6 +405,7 @@ class Start:
             engine.routes,
             engine.planes,
             engine.clock,
+            engine.table.peers.follow,
         )
 
     def _follow(self, engine: Engine, upkeep: Upkeep, memory: SessionMemory) -> None:

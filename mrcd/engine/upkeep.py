@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mrcd.config.config import Config
+from mrcd.config.overlap import Prefix
 from mrcd.datapath import mrc0
 from mrcd.datapath.attachment import Attachment, Hook
 from mrcd.datapath.clock import Clock
@@ -25,6 +26,7 @@ class Upkeep:
     """What is kept as it should be. `config` returns None while mrcd takes its leave.
 
     attachment: returns None while programs are being replaced.
+    follow: is told the prefixes that belong to peers by routes of others, with the peers' names.
     """
 
     config: Callable[[], Config | None]
@@ -34,6 +36,7 @@ class Upkeep:
     routes: PeerRoutes
     planes: Planes
     clock: Clock
+    follow: Callable[[Mapping[Prefix, str]], None]
 
     def repair(self, nl: Netlink, findings: Findings) -> Repair:
         """Return what looks, compares and acts."""
@@ -45,6 +48,7 @@ class Upkeep:
             self._reroute,
             self.planes,
             self._spread,
+            self.follow,
         )
         return Repair(nl, means, findings)
 
@@ -64,7 +68,8 @@ class Upkeep:
             routes_of(config.peers, self.routes.installed),
             our_planes(planes),
             placed,
-            [peer.allowed for peer in config.peers],
+            {peer.name: peer.allowed for peer in config.peers},
+            config.mrc0.routed,
         )
 
     async def attach_to(self, interface: str) -> None:

@@ -14,7 +14,7 @@ import os
 import socket
 import struct
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -46,7 +46,7 @@ _IFLA_GSO_MAX_SEGS, _IFLA_GSO_MAX_SIZE, _IFLA_XDP, _IFLA_NEW_NETNSID = 40, 41, 4
 _INFO_KIND, _XDP_ATTACHED = 1, 2
 _INFO_DATA, _VXLAN_PORT = 2, 15
 _IFA_ADDRESS, _IFA_LOCAL = 1, 2
-_RTA_DST, _RTA_OIF, _RTA_METRICS, _RTAX_MTU = 1, 4, 8, 2
+_RTA_DST, _RTA_OIF, _RTA_GATEWAY, _RTA_METRICS, _RTA_VIA, _RTAX_MTU = 1, 4, 5, 8, 18, 2
 _TABLE_MAIN, _TYPE_UNICAST = 254, 1
 _TRIES = 3
 """Number of times that a dump is asked for if it changes meanwhile."""
@@ -103,9 +103,13 @@ def addresses() -> dict[int, set[str]]:
     return found
 
 
-def routes(index: int) -> dict[str, int]:
-    """Return the unicast routes of the main table by an interface: prefix to MTU, 0 if not set."""
+def routes(index: int) -> tuple[dict[str, int], dict[str, str]]:
+    """Return the unicast routes of the main table by an interface: prefix to MTU, 0 if not set.
+
+    The second map has the next hops, by the prefixes of those routes that have one.
+    """
     found: dict[str, int] = {}
+    hops: dict[str, str] = {}
     for family in (socket.AF_INET, socket.AF_INET6):
         body = _ROUTE.pack(family, 0, 0, 0, _TABLE_MAIN, 0, 0, _TYPE_UNICAST, 0)
         body += _ATTRIBUTE.pack(8, _RTA_OIF) + index.to_bytes(4, sys.byteorder)
@@ -114,7 +118,18 @@ def routes(index: int) -> dict[str, int]:
                 dst, given = _route(data)
                 metrics = attributes(given.get(_RTA_METRICS, b""))
                 found[dst] = _number(metrics.get(_RTAX_MTU, b""))
-    return found
+                if (hop := _next_hop(family, given)) is not None:
+                    hops[dst] = hop
+    return found, hops
+
+
+def _next_hop(family: int, given: Mapping[int, bytes]) -> str | None:
+    """Return the neighbour by which a route leads, of either family (RTA_VIA, RFC 8950)."""
+    if (packed := given.get(_RTA_GATEWAY)) is not None:
+        return socket.inet_ntop(family, packed)
+    if (via := given.get(_RTA_VIA)) is not None:
+        return socket.inet_ntop(int.from_bytes(via[:2], sys.byteorder), via[2:])
+    return None
 
 
 def ways(addresses: Iterable[str]) -> dict[str, int]:

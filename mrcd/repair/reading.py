@@ -114,13 +114,15 @@ def kernel(wanted: Wanted, asked: Sequence[str] = ()) -> tuple[Present, float]:
     ours = [links[link.index] for link in wanted.links if link.index in links]
     indices = {link.index for link in ours if link.name == wanted.mrc0}
     indices |= {plane.index for plane in wanted.planes if plane.index in links}
+    routes = {index: rtnl.routes(index) for index in indices}
     found = Present(
         links=links,
         addresses={index: frozenset(found) for index, found in rtnl.addresses().items()},
-        routes={index: rtnl.routes(index) for index in indices},
+        routes={index: leads for index, (leads, _hops) in routes.items()},
         offloads=offloads(link.name for link in ours),
         buckets=rtnl.buckets(link.index for link in wanted.links if link.bucket is not None),
         ways=rtnl.ways(asked),
+        next_hops=routes.get(wanted.index, ({}, {}))[1],
     )
     return found, time.thread_time() - began_s
 

@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from mrcd.config.overlap import Prefix
 from mrcd.datapath.attachment import Attachment, Hook
 from mrcd.datapath.datapath import DatapathError
 from mrcd.linux import ethtool
@@ -24,7 +25,7 @@ from mrcd.linux.netlink import Netlink
 from mrcd.linux.privileged.requests import RenameLink, SetBucket, SetLink
 from mrcd.linux.rtnl import Changed, News
 from mrcd.planes.planes import Planes
-from mrcd.repair import reading
+from mrcd.repair import nexthops, reading
 from mrcd.repair.repeats import WITHIN_S, Repeats
 from mrcd.repair.wanted import Finding, Kind, Present, Wanted, compare
 from mrcd.service.findings import Findings
@@ -58,7 +59,8 @@ class Means:
 
     `remake` makes what is missing of mrc0 and those beside it, `reroute` installs the routes to a
     prefix's peer, and `attachment` is None while programs are being replaced. `spread` spreads
-    packets over CPUs again, and returns as mrc0.spread_again.
+    packets over CPUs again, and returns as mrc0.spread_again. `follow` is told the prefixes that
+    belong to peers by routes of others.
     """
 
     wanted: Callable[[], Wanted | None]
@@ -68,6 +70,7 @@ class Means:
     reroute: Callable[[Sequence[str]], Awaitable[None]]
     planes: Planes
     spread: Callable[[], Mapping[str, str | None]]
+    follow: Callable[[Mapping[Prefix, str]], None]
 
 
 class Repair:
@@ -87,6 +90,7 @@ class Repair:
         self._asked: deque[str] = deque()  # addresses of peers, in the order they are asked for
         self._ways: dict[str, int] = {}
         self._stuck = False
+        self._followed: dict[Prefix, str] = {}
 
     async def follow(self) -> None:
         """Keep everything as it should be."""
@@ -135,8 +139,26 @@ class Repair:
         for plane in self._means.planes.planes:
             if not plane.present and reading.named(present.links, plane.configured):
                 self._means.planes.bind(plane)
-        failed = await self._repair(wanted, compare(wanted, present))
+        failed = await self._repair(
+            wanted, [*compare(wanted, present), *self._follow(wanted, present)]
+        )
         self._name(failed | self._spread())
+
+    def _follow(self, wanted: Wanted, present: Present) -> list[Finding]:
+        """Follow routes of others by next hops; return those that lead to no peer."""
+        if wanted.index not in present.links:
+            return []
+        found = nexthops.followed(wanted, present, wanted.index)
+        try:
+            self._means.follow(found)
+        except OSError as error:
+            text = f"routes by next hops over {wanted.mrc0} do not fit ({len(found)}: {error})"
+            remedy = f"route fewer and shorter prefixes over {wanted.mrc0}"
+            return [Finding(Kind.FOREIGN, "routes by next hops", text, remedy)]
+        if found != self._followed:
+            log.info("routes.followed", prefixes=len(found), before=len(self._followed))
+            self._followed = found
+        return list(nexthops.nobodys(wanted, present, wanted.index))
 
     def _spread(self) -> dict[str, str]:
         """Have packets spread over CPUs again; return where they cannot be, with the remedy."""

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from ipaddress import ip_interface, ip_network
 
-from mrcd.config.overlap import Prefix, meet
+from mrcd.config.overlap import Prefix
 from mrcd.linux.interfaces import Ahead, Bucket, LinkState
 
 Offloads = Mapping[str, bool]
@@ -89,7 +88,8 @@ class OurPlane:
 class Wanted:
     """How everything should be. `routes` lead over mrc0: prefix to MTU.
 
-    `owned` are the prefixes of each peer, whether a route leads there or not.
+    `owned` are the prefixes of each peer by its name, whether a route leads there or not, `routed`
+    those behind this host, within which routes by next hops are followed.
     `programs` maps the pin of each hook to its interface's index and the kernel's program number.
     """
 
@@ -99,7 +99,13 @@ class Wanted:
     routes: Mapping[str, int] = field(default_factory=dict)
     planes: tuple[OurPlane, ...] = ()
     programs: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    owned: Sequence[Sequence[Prefix]] = ()
+    owned: Mapping[str, Sequence[Prefix]] = field(default_factory=dict)
+    routed: Sequence[Prefix] = ()
+
+    @property
+    def index(self) -> int:
+        """The index of mrc0; 0 while there is none."""
+        return next((link.index for link in self.links if link.name == self.mrc0), 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +114,8 @@ class Present:
 
     `offloads` has our interfaces by name, `buckets` token buckets by the index of their interface.
     `programs` has what each hook's pin shows, `ahead` the programs that stand before ours there.
-    `ways` has the index of the interface by which packets to addresses of peers leave.
+    `ways` has the index of the interface by which packets to addresses of peers leave, `next_hops`
+    the next hop of those routes over mrc0 that have one.
     """
 
     links: Mapping[int, LinkState]
@@ -119,6 +126,7 @@ class Present:
     programs: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     ahead: Mapping[str, Ahead] = field(default_factory=dict)
     ways: Mapping[str, int] = field(default_factory=dict)
+    next_hops: Mapping[str, str] = field(default_factory=dict)
 
 
 def compare(wanted: Wanted, present: Present) -> list[Finding]:
@@ -128,12 +136,11 @@ def compare(wanted: Wanted, present: Present) -> list[Finding]:
         for link in wanted.links
         for finding in _link(link, present, link.name == wanted.mrc0)
     ]
-    mrc0 = next((link.index for link in wanted.links if link.name == wanted.mrc0), 0)
+    mrc0 = wanted.index
     if mrc0 in present.links:
         found += _addresses(wanted, present.addresses.get(mrc0, frozenset()))
         found += _routes(wanted, present.routes.get(mrc0, {}))
         found += _ways(wanted, present, mrc0)
-        found += _nobodys(wanted, present, mrc0)
     for plane in wanted.planes:
         found += _plane(plane, present)
     found += _programs(wanted, present)
@@ -267,24 +274,6 @@ def _ways(wanted: Wanted, present: Present, mrc0: int) -> Iterator[Finding]:
             "lookup main` lets mrcd's route decide"
         )
         yield Finding(Kind.FOREIGN, f"packets to peers by {name}", text, remedy)
-
-
-def _nobodys(wanted: Wanted, present: Present, mrc0: int) -> Iterator[Finding]:
-    """Yield the routes of others over mrc0 that lead to no peer: by a next hop, for one."""
-    addresses = wanted.addresses | present.addresses.get(mrc0, frozenset())
-    connected = {str(ip_interface(address).network) for address in addresses}
-    for text in present.routes.get(mrc0, {}):
-        if text in wanted.routes or text in connected or (route := ip_network(text)).is_link_local:
-            continue
-        if any(meet(route, prefix) for prefixes in wanted.owned for prefix in prefixes):
-            continue
-        yield Finding(
-            Kind.FOREIGN,
-            f"route {text}",
-            f"a route leads to {text} over {wanted.mrc0}, and no peer has these addresses",
-            f"add {text} to `allowed` of the peer behind which they are, and to `routed` there "
-            "(the peer is found by the destination, not by a next hop)",
-        )
 
 
 def _plane(plane: OurPlane, present: Present) -> Iterator[Finding]:

@@ -118,6 +118,9 @@ def _infos(
     now, mtu = time.monotonic_ns(), config.mtu
     channels = engine.peers.channels
     admitted = {*config.admitted}
+    followed: dict[str, list[str]] = {}
+    for prefix, name in table.peers.followed.items():
+        followed.setdefault(name, []).append(str(prefix))
     for peer in peers:
         known = engine.peers.all[peer.name]
         sent, received = packets.get(peer.name, (0, 0))
@@ -149,6 +152,7 @@ def _infos(
                 admitted=peer.name in admitted,
                 endpoints=list(map(str, peer.host.endpoints)) or None,
                 next_hops=_next_hops(engine, peer),
+                followed=followed.get(peer.name),
             )
         )
     return found

@@ -96,6 +96,7 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "plane.up": "A plane is in service; its paths are used.",
         "planes.carry": "What planes carry is another rate than before, by what data does.",
         "route.not_installed": "A route to a peer could not be installed; it is tried again.",
+        "routes.followed": "What other programs' routes over mrc0 lead to by a peer is the peer's.",
         "session.outdated": "A session's version is not spoken any more; a new one is set up.",
         "sessions.ignored": "The file of sessions could not be read; all sessions start afresh.",
         "sessions.not_saved": "The file of sessions cannot be written; a restart would lose them.",

@@ -144,12 +144,12 @@ def test_published_port_behind_a_listener(behind: Behind) -> None:
 
 
 def test_route_to_nobody_is_named(behind: Behind) -> None:
-    """A peer is found by the destination: a next hop needs `allowed` as well."""
+    """A peer is found by the destination: next hops are followed within `routed`."""
     name = behind.running.name
     route = f"10.244.2.0/24 via {H2} dev mrc0 onlink"
     behind.ip("h1", f"route add {route}")
     lab_hosts.eventually(lambda: "10.244.2.0/24 over mrc0" in reasons(name), "it is named", 10)
-    assert "add 10.244.2.0/24 to `allowed` of the peer" in reasons(name)
+    assert "put 10.244.2.0/24, or a prefix around all such routes, into `routed`" in reasons(name)
     behind.ip("h1", f"route del {route}")
     lab_hosts.eventually(lambda: lab_hosts.ok(name, "h1"), "nothing is named", 10)
 

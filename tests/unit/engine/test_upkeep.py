@@ -46,7 +46,14 @@ class Parts:
         ]
         me = cast(Any, self)
         return Upkeep(
-            lambda: self.settings, hooks, lambda: me if self.attached else None, me, me, me, me
+            lambda: self.settings,
+            hooks,
+            lambda: me if self.attached else None,
+            me,
+            me,
+            me,
+            me,
+            lambda leads: None,
         )
 
 

@@ -74,5 +74,7 @@ def test_attributes__nested_and_padded() -> None:
 def test_this_machine_has_a_loopback() -> None:
     (loopback,) = (link for link in rtnl.links().values() if link.name == "lo")
     assert loopback.mtu > 0
-    assert rtnl.routes(loopback.index).keys() <= {"127.0.0.0/8", "::1/128"}
+    leads, hops = rtnl.routes(loopback.index)
+    assert leads.keys() <= {"127.0.0.0/8", "::1/128"}
+    assert hops == {}
     assert set(rtnl.addresses().get(loopback.index, ())) <= {"127.0.0.1/8", "::1/128"}

@@ -4,14 +4,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from ipaddress import ip_network
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from structlog.testing import capture_logs
 
+from mrcd.config.overlap import Prefix
 from mrcd.datapath.attachment import Hook
 from mrcd.datapath.datapath import DatapathError
 from mrcd.linux.interfaces import Ahead, LinkState
@@ -53,6 +55,7 @@ class Host:
         self.done: list[object] = []
         self.findings = Findings()
         self.unspread: dict[str, str | None] = {}
+        self.followed: dict[Prefix, str] = {}
         self.replacing = False  # a capture replaces programs
         plane = SimpleNamespace(present=True, configured="plane1")
         self.planes = SimpleNamespace(planes=[plane], restore=self.restore, bind=self.bind)
@@ -65,8 +68,14 @@ class Host:
             self.reroute,
             cast(Any, self.planes),
             lambda: self.unspread,
+            self.follow,
         )
         self.repair = Repair(cast(Any, self), means, self.findings)
+
+    def follow(self, leads: Mapping[Prefix, str]) -> None:
+        if leads != self.followed:
+            self.followed = dict(leads)
+            self.note(leads)
 
     def note(self, what: object) -> None:
         if self.error is not None:
@@ -276,3 +285,21 @@ def test_news_that_concern_us(host: Host, change: Changed | None, wakes: bool) -
     host.look()
     host.repair._changed(change)
     assert host.repair._wake.is_set() == wakes
+
+
+def test_routes_by_next_hops_are_followed(host: Host) -> None:
+    route = "10.244.2.0/24"
+    host.wanted = replace(
+        WANTED,
+        owned={"h2": (ip_network("10.99.0.2/32"),)},
+        routed=(ip_network("10.244.0.0/16"),),
+    )
+    routes = {**GOOD.routes, 8: {**GOOD.routes[8], route: 0}}
+    host.present = replace(GOOD, routes=routes, next_hops={route: "10.99.0.2"})
+    host.look()
+    assert host.done == [{ip_network(route): "h2"}]
+    assert host.findings.lines == []
+    host.error = OSError(7, "Argument list too long")
+    host.followed = {}
+    host.look()
+    assert "routes by next hops over mrc0 do not fit (1: " in host.findings.lines[0]

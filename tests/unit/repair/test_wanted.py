@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from ipaddress import ip_network
 
 import pytest
 
@@ -229,27 +228,3 @@ def test_program_of_an_interface_that_is_missing_waits_for_it() -> None:
     programs = {"link_tc_mrc0p": (5, 70), "link_tc_plane1": (0, 71)}
     present = replace(without(3), programs=programs)
     assert found(present, replace(WANTED, planes=())) == []
-
-
-OWNED = replace(
-    WANTED,
-    owned=[(ip_network("10.99.0.2/32"), ip_network("fd99::2/128")), (ip_network("10.7.0.0/16"),)],
-)
-
-
-@pytest.mark.parametrize("route", ["10.244.2.0/24", "fd55::/64", "10.98.0.0/16"])
-def test_route_to_nobody_over_mrc0(route: str) -> None:
-    present = replace(GOOD, routes={**GOOD.routes, 8: {**GOOD.routes[8], route: 0}})
-    (finding,) = compare(OWNED, present)
-    assert (finding.kind, finding.about) == (Kind.FOREIGN, f"route {route}")
-    assert finding.text == f"a route leads to {route} over mrc0, and no peer has these addresses"
-    assert finding.remedy.startswith(f"add {route} to `allowed`")
-
-
-@pytest.mark.parametrize(
-    "route", ["10.7.2.0/24", "10.7.0.0/16", "10.0.0.0/9", "10.0.0.0/8", "fd99::/64", "fe80::/64"]
-)
-def test_route_over_mrc0_that_leads_to_a_peer(route: str) -> None:
-    """It may be part of a peer's prefix or around one, and interfaces' own networks are routes."""
-    present = replace(GOOD, routes={**GOOD.routes, 8: {**GOOD.routes[8], route: 0}})
-    assert found(present, OWNED) == []
