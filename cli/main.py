@@ -39,6 +39,7 @@ SUBCOMMANDS: Mapping[str, tuple[str, str]] = {
         "cli.host.config",
         "Show the configuration, check a file, or apply it without a restart.",
     ),
+    "log": ("cli.state.log", "Show and change how much the daemon logs."),
     "stats": (
         "cli.state.stats",
         "Show the counters of the data path and the daemon, with their meaning.",

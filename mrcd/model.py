@@ -21,6 +21,7 @@ SCHEMA_VERSION = 1
 DaemonState = Literal["starting", "ok", "degraded", "stopping"]
 PeerState = Literal["connecting", "established", "silent"]
 PathState = Literal["GOOD", "SKIP", "ASSUMED_BAD", "DENIED"]
+LogLevel = Literal["debug", "info", "warning", "error"]
 PathRole = Literal["active", "backup"]
 QpState = Literal["RESET", "INIT", "RTR", "RTS", "ERROR"]
 XdpMode = Literal["native", "off", "detached"]
@@ -113,6 +114,7 @@ class Status:
     public_key: str | None = None  # of this host; None: insecure
     warnings: list[str] = field(default_factory=list)
     peers_admitted: int = 0  # peers that no file lists
+    log_level: LogLevel = "info"  # events from this level on are logged
     schema_version: int = SCHEMA_VERSION
 
 
@@ -584,6 +586,14 @@ class RotateReply(TypedDict):
     schema_version: int
     rotated: list[str]
     unanswered: list[str]
+
+
+class LogReply(TypedDict):
+    """Reply of SetLogLevel: the level of now, and the one before."""
+
+    schema_version: int
+    level: LogLevel
+    before: LogLevel
 
 
 class ForgetReply(TypedDict):

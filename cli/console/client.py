@@ -33,6 +33,8 @@ from mrcd.model import (
     DenyReply,
     FaultsReply,
     ForgetReply,
+    LogLevel,
+    LogReply,
     MapReply,
     MonitorReply,
     MonitorSample,
@@ -236,6 +238,10 @@ class Client:
         """Agree on new keys with a peer, or with all; the reply names those that did not answer."""
         _set_timeout(self._socket, ROTATE_S)
         return self._call("RotateKeys", RotateReply, peer=peer)
+
+    def set_log_level(self, level: LogLevel, seconds: int | None) -> LogReply:
+        """Log events from this level on, for this number of seconds or until mrcd ends."""
+        return self._call("SetLogLevel", LogReply, level=level, seconds=seconds)
 
     def forget_peer(self, peer: str) -> ForgetReply:
         """Take an admitted host out of the peers."""

@@ -36,6 +36,7 @@ OUTPUTS: Mapping[str, type] = {
     "fault list": model.FaultsReply,
     "fabric map": model.MapReply,
     "key rotate": model.RotateReply,
+    "log level": model.LogReply,
     "config show": model.ConfigReply,
     "config diff": model.ChangesReply,
     "config apply": model.ChangesReply,

@@ -51,6 +51,8 @@ from mrcd.model import (
     Direction,
     FaultsReply,
     ForgetReply,
+    LogLevel,
+    LogReply,
     MapReply,
     MonitorReply,
     MonitorSample,
@@ -71,6 +73,7 @@ from mrcd.report.report import Report
 from mrcd.rules.denylist import CutsOff, NotDenied
 from mrcd.rules.elements import NoSuchElement
 from mrcd.running import Running
+from mrcd.service.loglevel import Level
 
 _Item = TypeVar("_Item")
 
@@ -80,6 +83,7 @@ SHARED_NS = 5_000_000  # a sample up to this age is shared by several callers
 SLICE_S = 0.002  # of a long list, before the event loop's other tasks get a turn
 PROBES_MAX = 100  # for each path; this takes a second
 CONFIRM_MAX_S = 3600
+LOG_MAX_S = 86_400
 SNAPLEN_MAX = 262_144  # as in tcpdump; longer than any packet
 
 
@@ -141,6 +145,7 @@ class Control(VarlinkInterface, name=INTERFACE):
         self._report = report
         self._running = running
         self._shared: MonitorSample | None = None
+        self._level = Level()
 
     @varlinkmethod
     def GetStatus(self) -> StatusReply:
@@ -336,6 +341,16 @@ class Control(VarlinkInterface, name=INTERFACE):
             "rotated": rotated,
             "unanswered": unanswered,
         }
+
+    @writes
+    @varlinkmethod
+    def SetLogLevel(self, *, level: LogLevel, seconds: int | None = None) -> LogReply:
+        """Log events from this level on, until the daemon ends or for this number of seconds, after
+        which the level is info."""
+        if seconds is not None and not 1 <= seconds <= LOG_MAX_S:
+            raise InvalidParameter(parameter="seconds")
+        before = self._level.set(level, seconds)
+        return {"schema_version": SCHEMA_VERSION, "level": level, "before": before}
 
     @writes
     @varlinkmethod

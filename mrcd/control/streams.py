@@ -34,7 +34,7 @@ from asyncvarlink.types import JSONObject
 from mrcd.control.access import Access, Caller, is_writing
 from mrcd.control.errors import Internal, NotPermitted
 from mrcd.control.parts import comes_in_parts, joined
-from mrcd.service.log import get_logger
+from mrcd.service.log import debugging, get_logger
 
 CALL_MAX_BYTES = 1 << 20
 """Limit on the size of one call; the largest call carries a configuration."""
@@ -128,6 +128,9 @@ class ControlProtocol(VarlinkInterfaceServerProtocol):
             raise NotPermitted(
                 method=call.method_name, uid=self.caller.uid, writers=self._access.writers
             )
+        if debugging():
+            caller = self.caller
+            log.debug("control.called", method=call.method_name, uid=caller.uid, pid=caller.pid)
         try:
             parameters = signature.parameter_type.fromjson(call.parameters)
         except ConversionError as error:

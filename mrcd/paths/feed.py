@@ -10,6 +10,9 @@ from dataclasses import replace
 from mrcd.fabric import usid
 from mrcd.model import PathEvent, PathState
 from mrcd.paths.states import Event, State
+from mrcd.service.log import debugging, get_logger
+
+log = get_logger()
 
 WAITING_MAX = 4096
 """Events queued for a watcher that does not read; it loses any more, but their number is kept."""
@@ -37,7 +40,7 @@ class PathFeed:
 
     def publish(self, event: Mapping[str, int]) -> None:
         """Pass on a struct mrc_event of kind MRC_EVENT_PATH."""
-        if not self._watchers:
+        if not self._watchers and not debugging():
             return
         told = PathEvent(
             time_ns=event["time_ns"],
@@ -52,6 +55,15 @@ class PathFeed:
             sent_ns=event["sent_ns"] or None,
             rtt_ns=event["rtt_ns"] or None,
             missed=0,
+        )
+        log.debug(
+            "path.changed",
+            peer=told.peer,
+            qp=told.qp,
+            ev=f"{told.ev:#x}",
+            before=told.from_state,
+            state=told.to_state,
+            cause=told.cause,
         )
         for waiting, missed in self._watchers.items():
             try:

@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 from mrcd import handshake
 from mrcd.config.config import Config, Current
@@ -51,7 +52,7 @@ from mrcd.peers.schedule import Agenda
 from mrcd.peers.sender import Ways
 from mrcd.peers.unheard import LOOK_CROWD_NS, LOOK_NS, Unheard
 from mrcd.service.alarm import Alarm
-from mrcd.service.log import get_logger
+from mrcd.service.log import debugging, get_logger
 from mrcd.service.ratelog import Rejections
 
 log = get_logger()
@@ -458,12 +459,16 @@ class Peers(Placed):
 
     def _arrived(self, datagram: bytes, plane: int, source: str) -> None:
         if self.channels is not None:
+            if debugging():
+                log.debug("message.received", source=source, plane=plane, **_shape(datagram))
             self.channels.receive(datagram, source, plane)
         else:
             self._said(None, datagram, plane)
 
     def _said(self, sender: str | None, message: bytes, plane: int) -> None:
         """Process a message; `sender` is who has said it, or None where nobody can know."""
+        if debugging():
+            log.debug("message.received", sender=sender, plane=plane, **_shape(message))
         handler = self._handlers.get(message[:4])
         if handler is not None:
             handler(sender, message, plane)
@@ -636,6 +641,8 @@ class Peers(Placed):
 
     def _say(self, peer: str, planes: tuple[int, ...], message: bytes) -> None:
         """Send a message on each of the planes, sealed where the configuration has keys."""
+        if debugging():
+            log.debug("message.sent", peer=peer, planes=planes, **_shape(message))
         datagram = message if self.channels is None else self.channels.seal(peer, message)
         if datagram is not None:
             for plane in planes:
@@ -645,6 +652,8 @@ class Peers(Placed):
         """Send a datagram of a channel on a plane, or on all that are usable for None."""
         usable = tuple(p for p in range(self._config().fabric.planes) if self._mask >> p & 1)
         planes = usable if plane is None else (plane,)
+        if debugging():
+            log.debug("message.sent", peer=peer, planes=planes, **_shape(datagram))
         for each in self._ways.open_planes(peer, planes, self._mask):
             self._ways.send(peer, each, datagram)
 
@@ -672,6 +681,11 @@ class Peers(Placed):
         if self._telling is not None:
             self._telling.cancel()
         self._sockets.close()
+
+
+def _shape(message: bytes) -> dict[str, Any]:
+    """Return what the log says of a message: its kind, by its first bytes, and length."""
+    return {"kind": message[:4].decode("ascii", "backslashreplace"), "bytes": len(message)}
 
 
 def _log_state(change: StateChanged) -> None:

@@ -14,7 +14,7 @@ import itertools
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 from mrcd.config.overlap import Prefix
@@ -110,6 +110,7 @@ class Repair:
         if change is not None and change.dst is not None:
             ours = change.dst in self._routes and (change.gone or not ours)
         if ours:
+            log.debug("interface.changed", what=None if change is None else asdict(change))
             self._wake.set()
 
     async def _wait(self) -> None:

@@ -33,6 +33,7 @@ from mrcd.report import health, peers
 from mrcd.report.health import Health
 from mrcd.report.live import Live
 from mrcd.running import Running
+from mrcd.service.log import current_level
 from mrcd.wire.abi import COUNTERS
 
 
@@ -74,6 +75,7 @@ class StatusReport(Live):
                 *unforwarded(config.mrc0.routed, kernel.forwarding()),
             ],
             peers_admitted=len(config.admitted),
+            log_level=current_level(),
             datapath=DatapathInfo(
                 xdp=datapath.xdp_mode,
                 tc=datapath.tc_kind,

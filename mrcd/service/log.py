@@ -19,6 +19,15 @@ from mrcd.service.journal import JournalLogger, is_journal
 from mrcd.service.lean import EventDict, FilteringBoundLogger, Processor, structlog
 
 LogFormat = Literal["console", "json", "journal"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+LEVELS: Mapping[LogLevel, int] = MappingProxyType(
+    {
+        "debug": logging.DEBUG,
+        "info": logging.INFO,
+        "warning": logging.WARNING,
+        "error": logging.ERROR,
+    }
+)
 
 EVENTS: Mapping[str, str] = MappingProxyType(
     {
@@ -33,6 +42,7 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "config.returned": "A configuration was not confirmed in time; the previous one is back.",
         "control.accept_failed": "A client could not be accepted; it waits for the next attempt.",
         "control.call_failed": "A control call raised an error inside the daemon.",
+        "control.called": "Debug: a client called a method of the control API.",
         "control.client_dropped": "A control socket client was disconnected; see the reason.",
         "daemon.failed": "The daemon gave up because of an error it cannot work around.",
         "daemon.insecure": "The daemon runs without keys, as the configuration says.",
@@ -60,16 +70,21 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "host.listed": "The fabric file lists a host by now that was admitted before.",
         "host.not_taken": "A peer does not know this host and says why it does not admit it.",
         "host.refused": "A host that knows the secret is not admitted; the reason is given.",
+        "interface.changed": "Debug: the kernel told of a change to an interface or route of ours.",
         "interface.created": "The daemon created a network interface.",
         "interface.moved": "Somebody moved an interface of mrcd to another network namespace.",
         "interface.repaired": "Something that others had changed on an interface was put right.",
         "interface.untuned": "A setting of mrc0 could not be changed; the error says which.",
         "keys.agreed": "A peer has proved who it is; all that both daemons say is sealed now.",
         "log.foreign": "A library logged a message; its text is in the field 'message'.",
+        "log.level": "Events from another level on are logged.",
         "measure.rejected": "A peer's message about a measurement was refused.",
+        "message.received": "Debug: a message of a daemon arrived; a sealed one is told twice.",
+        "message.sent": "Debug: a message to a peer's daemon was sent on a plane.",
         "metrics.failed": "A scrape of the metrics raised an error; the next one may succeed.",
         "metrics.serving": "The metrics can be scraped over HTTP.",
         "path.allowed": "An operator removed a rule that `path deny` had added.",
+        "path.changed": "Debug: a path changed its state.",
         "path.denied": "An operator denied the paths that cross an element.",
         "path.measured": "A path to a peer takes shorter packets than the NIC, or no longer does.",
         "path.withdrawn": "A path lost a packet or timed out and is no longer used.",
@@ -160,7 +175,9 @@ def configure(
         log_format = "console" if stream.isatty() else "json"
         if is_journal(stream):
             log_format = "journal"
+    set_level(level)
     stages: list[Processor] = [
+        _drop_lower,
         *([check_registered] if strict else []),
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
@@ -168,13 +185,42 @@ def configure(
     ]
     structlog.configure(
         processors=stages,
-        wrapper_class=structlog.make_filtering_bound_logger(level),
+        wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),  # see set_level
         logger_factory=_factory(log_format, stream),
         # A cached logger would ignore a second configure, which tests need.
         cache_logger_on_first_use=not strict,
     )
     logging.root.handlers[:] = [_Foreign()]
     logging.root.setLevel(logging.WARNING)
+
+
+_level = logging.INFO
+
+
+def set_level(level: int) -> None:
+    """Log events of this level and above from now on.
+
+    The loggers that modules hold are made once, for all levels; a stage leaves lower ones out.
+    """
+    global _level  # process-wide, as structlog's own configuration is
+    _level = level
+
+
+def current_level() -> LogLevel:
+    """Return the level of the log."""
+    return next(name for name, number in LEVELS.items() if number >= _level)
+
+
+def debugging() -> bool:
+    """Return whether events of level debug are logged, for what is costly to say."""
+    return _level <= logging.DEBUG
+
+
+def _drop_lower(_logger: Any, method: str, event: EventDict) -> EventDict:
+    """Leave out what is below the level (a processor)."""
+    if getattr(logging, method.upper(), logging.CRITICAL) < _level:
+        raise structlog.DropEvent
+    return event
 
 
 def get_logger(**fields: Any) -> FilteringBoundLogger:

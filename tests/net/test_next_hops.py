@@ -117,3 +117,17 @@ def test_outside_of_routed_nothing_is_followed(led: Bare) -> None:
     led.reload("a")
     eventually(lambda: led.peer("a").followed == [BEHIND_B], "it is followed", SEEN_S)
     assert led.said("a") == []
+
+
+def test_level_of_the_log_changes_while_mrcd_runs(bare: Bare) -> None:
+    with bare.client("a") as client:
+        assert client.set_log_level("debug", 600)["before"] == "info"
+        assert client.status().log_level == "debug"
+    for event in ("message.sent", "message.received", "control.called"):
+        eventually(lambda event=event: event in bare.log("a"), f"{event} is logged", SEEN_S)
+    with bare.client("a") as client:
+        client.set_log_level("info", None)
+    size = len(bare.log("a"))
+    heard = bare.peer("a").last_heard_s
+    eventually(lambda: bare.peer("a").last_heard_s < heard, "more was said", SEEN_S)
+    assert "message." not in bare.log("a")[size:]

@@ -28,7 +28,7 @@ READING = {
 }  # fmt: skip
 WRITING = {
     "Allow", "ApplyConfig", "Capture", "ConfirmConfig", "Deny", "DiffConfig", "Drain", "ForgetPeer",
-    "MeasurePlane", "ProbePaths", "RotateKeys", "Undrain",
+    "MeasurePlane", "ProbePaths", "RotateKeys", "SetLogLevel", "Undrain",
 }  # fmt: skip
 
 
