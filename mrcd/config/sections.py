@@ -25,7 +25,7 @@ SURVEY_MAX_PPS = 100_000
 ON_STOP = ("keep", "drain", "detach")
 ROTATE_MIN_S, ROTATE_MAX_S = 2, 3600
 ADMIT_MAX = 1024
-CELL_MAX = 65000
+CELL_MAX = 65400
 """Longest cell in bytes: with the outer header, GRO must stay below 64 KiB."""
 
 

@@ -21,6 +21,7 @@ from mrcd.linux.netlink import Netlink
 from mrcd.linux.privileged.requests import SetLink
 from mrcd.service.log import get_logger
 from mrcd.wire.abi import ABI
+from mrcd.wire.packet import WIRE
 
 log = get_logger()
 
@@ -70,8 +71,14 @@ class CellSize:
 
     @property
     def gso(self) -> tuple[int, int]:
-        """The bounds of TCP's segments on mrc0: bytes and packets."""
-        return CELL_MAX, self._dial.packets
+        """The bounds of TCP's segments on mrc0: bytes and packets.
+
+        Where cells are as long as they can be, only bytes count: what this host forwards, for a
+        container or from a NIC that merges packets, may have shorter packets, and so more of them.
+        The kernel would cut it into single ones.
+        """
+        longest = self._dial.bytes == CELL_MAX
+        return CELL_MAX, WIRE.MRC_CELL_PACKETS - 1 if longest else self._dial.packets
 
     def reconfigure(self, config: Config) -> None:
         """Use the bounds of a configuration."""

@@ -80,6 +80,15 @@ def test_pods_reach_each_other_by_next_hops(led: Bare) -> None:
         assert (counted["drop_foreign"], counted["drop_not_here"]) == (0, 0)
 
 
+def test_segments_of_a_pod_cross_whole(led: Bare) -> None:
+    """TCP in a pod builds segments for its own interface: more packets than mrc0's own."""
+    before = led.counters("a")
+    transfer(led, "pa", "pb", PODS["b"], 64 << 20)
+    sent = {name: count - before[name] for name, count in led.counters("a").items()}
+    assert sent["tx_packets"] > 64 << 20 >> 11
+    assert sent["tx_cells"] > sent["tx_packets"] / 60, "few went as packets of their own"
+
+
 def test_daemon_that_dies_leaves_what_was_followed(led: Bare) -> None:
     stream = Stream(led, "pa", "pb", PODS["b"]).start(24 << 20)
     led.stop("b", signal.SIGKILL)

@@ -235,7 +235,7 @@ PEER2 = MINIMAL + '[[peer]]\nname = "h2"\n'
         (TRANSPORT + 'framing = "tso"', 'transport.framing: "tso": must be one of auto, cell, mrc'),
         (
             TRANSPORT + "cell_min = 1.5",
-            "transport.cell_min: 1.5: must be an integer from 0 to 65000",
+            "transport.cell_min: 1.5: must be an integer from 0 to 65400",
         ),
         (
             TRANSPORT + "cell_min = 9000\ncell_max = 8000",

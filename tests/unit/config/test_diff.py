@@ -65,7 +65,7 @@ TABLE: list[tuple[dict[str, Any], dict[str, Any], list[tuple[str, Any, Any, str]
     ({}, {"probe_pps": 500}, [("transport.probe_pps", "2000", "500", "live")]),
     ({}, {"tick_us": 500}, [("transport.tick_us", "1000", "500", "live")]),
     ({}, {"survey_pps": 0}, [("transport.survey_pps", "200", "0", "live")]),
-    ({}, {"cell_max": 9000}, [("transport.cell_max", "65000", "9000", "live")]),
+    ({}, {"cell_max": 9000}, [("transport.cell_max", "65400", "9000", "live")]),
     ({}, {"framing": "mrc"}, [("transport.framing", "auto", "mrc", "restart")]),
     ({}, {"mpr": 1024}, [("transport.mpr", "2048", "1024", "restart")]),
     ({}, {"xdp": "native"}, [("transport.xdp", "auto", "native", "restart")]),
