@@ -8,9 +8,11 @@ next engine, which `serve` builds; until then the caller of `apply` waits.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from ipaddress import ip_address, ip_interface
 from pathlib import Path
 
 from mrcd.config import admission, render
@@ -23,10 +25,13 @@ from mrcd.config.keyfiles import with_keys
 from mrcd.datapath.detach import detach_with
 from mrcd.engine.engine import Engine
 from mrcd.engine.start import Start
+from mrcd.fabric import network
 from mrcd.fabric.hosts import Host
 from mrcd.linux.netlink import Netlink
 from mrcd.model import ConfigChanges
 from mrcd.peers.admitted import Admitted
+from mrcd.peers.discovering import Discovering
+from mrcd.peers.meeting import Met
 from mrcd.service.log import get_logger
 from mrcd.service.tasks import Tasks
 
@@ -91,6 +96,7 @@ class Running:
         self.admitted = Admitted(state_dir)
         self._candidates: dict[str, Candidate] = {}
         self._admitting = False
+        self.discovering = Discovering(lambda: self.config, self._met, self._left)
 
     # ---- engines
 
@@ -100,6 +106,7 @@ class Running:
         self.admitted.load()
         self.config = self._settled(self.config)
         await self._start_engine()
+        self.discovering.start()
         self._tasks.spawn(self._save_again())
 
     async def _start_engine(self) -> None:
@@ -164,6 +171,9 @@ class Running:
             self._restarted.set_exception(CannotApply("mrcd is ending"))
         if self._return is not None:
             self._return.cancel()
+        if policy != "keep":
+            self.discovering.leave()
+        self.discovering.close()
         if policy == "drain" and not await self.engine.drain():
             log.warning("drain.incomplete")
         await self.engine.close()
@@ -309,6 +319,35 @@ class Running:
             self._admitting = True
             self._tasks.spawn(self._admit())
 
+    def _met(self, met: Met) -> None:
+        """Take a host that was found on all planes as a peer, soon, or tell it why not."""
+        networks = [address.network for address in self.config.mrc0.addresses]
+        found = [(ip, net) for ip in map(ip_address, met.inner) for net in networks if ip in net]
+        addresses = tuple(ip_interface((ip, net.prefixlen)) for ip, net in dict(found).items())
+        host = replace(network.host(met.name, met.endpoints), addresses=addresses)
+        if len(addresses) != len(met.inner):
+            ours = " ".join(map(str, networks))
+            reason = f"{met.name}'s addresses {' '.join(met.inner)} are not all in {ours}"
+            self.discovering.meeting.refuse(met.name, reason)
+            return
+
+        def refuse(why: str) -> None:
+            self.discovering.meeting.refuse(met.name, why)
+
+        if met.ready:
+            self.introduced(host, 0, refuse)
+        elif (why := admission.why_not(self.config, host, 0)) is not None:
+            refuse(why)
+
+    def _left(self, name: str) -> None:
+        if name in self.config.admitted:
+            self._tasks.spawn(self._farewell(name))
+
+    async def _farewell(self, name: str) -> None:
+        """Take a host that has said that it goes out of the peers."""
+        with contextlib.suppress(CannotApply):  # it was taken out meanwhile
+            await self.forget(name)
+
     def elsewhere(self, peer: str, place: tuple[int, int]) -> None:
         """Note that a host with the name of a peer asks from another place."""
         host = next((each.host for each in self.config.peers if each.name == peer), None)
@@ -327,7 +366,7 @@ class Running:
 
     def _refused(self, candidate: Candidate, config: Config) -> bool:
         """Refuse a candidate that a configuration has no place for."""
-        if not config.keys.admit:
+        if not config.keys.admit and not config.keys.discover:
             return True  # it was switched off a moment ago
         reason = admission.why_not(config, candidate.host, candidate.frame)
         if reason is not None:
@@ -354,7 +393,7 @@ class Running:
             if self._refused(each, wanted):
                 continue
             more = admission.with_host(wanted, each.host)
-            if needs_restart(self._diff(more)):
+            if needs_restart(self._diff(more)) and not wanted.keys.discover:
                 self._refuse(each, FULL)
                 continue
             wanted = more

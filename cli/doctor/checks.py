@@ -106,6 +106,8 @@ class Facts:
     udp_ports: tuple[int, ...] = ()  # that a network between hosts must pass; none in a fabric
     control_port: int = 0  # the hand-shake's, the only one that packets reach through netfilter
     closed: tuple[str, ...] | None = None  # chains of nftables that drop it; None: unknown
+    hello_port: int = 0  # by which hosts find each other; 0: they do not
+    hushed: tuple[str, ...] | None = None  # chains of nftables that drop it; None: unknown
     mrc0: str = "mrc0"
     routed: tuple[str, ...] = ()  # prefixes to which this host forwards what peers send
     barred: tuple[str, ...] = ()  # chains of nftables that drop what is forwarded from mrc0
@@ -483,6 +485,15 @@ def firewall(facts: Facts) -> Finding | None:
             "hand-shakes"
         )
         fix = tuple(f"nft insert rule {chain} udp dport {port} accept" for chain in facts.closed)
+        return Finding("firewall", "warn", found, fix)
+    if facts.hello_port and facts.hushed:
+        found = (
+            f"{', '.join(facts.hushed)} drops what comes to UDP port {facts.hello_port}, by which "
+            "hosts find each other"
+        )
+        fix = tuple(
+            f"nft insert rule {chain} udp dport {facts.hello_port} accept" for chain in facts.hushed
+        )
         return Finding("firewall", "warn", found, fix)
     unknown = facts.closed is None and facts.daemon != "ok"
     here = (

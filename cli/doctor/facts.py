@@ -32,6 +32,7 @@ from mrcd.config.keyfiles import USER, service_user, with_keys
 from mrcd.datapath.pins import is_bpffs
 from mrcd.fabric.network import with_mtu
 from mrcd.linux import bpf, ethtool, rss
+from mrcd.linux.groupsocket import PORT
 from mrcd.linux.kernel import forwarding
 from mrcd.linux.neighbortable import Table, read_tables
 from mrcd.linux.netlink import Netlink, NetlinkFailed
@@ -122,6 +123,8 @@ def gather(path: Path | None, socket: str, pins: Path | None) -> Facts:
         udp_ports=_udp_ports(found),
         control_port=found.transport.control_port if found else 0,
         closed=closed(found.transport.control_port) if found else None,
+        hello_port=PORT if found and found.keys.discover else 0,
+        hushed=closed(PORT) if found and found.keys.discover else None,
         routed=tuple(map(str, found.mrc0.routed)) if found else (),
         mrc0=mrc0,
         neighbors=_neighbors(found),

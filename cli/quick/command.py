@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -24,6 +25,9 @@ from cli.console.options import HELP_NAMES, json_option
 from cli.console.render import print_json
 from cli.quick import undoing
 from mrcd.model import Status
+
+if TYPE_CHECKING:
+    from cli.quick.discovery import Plan
 
 FOLDER = "/run/mrcd/quick"
 STARTED_S = 120.0
@@ -83,12 +87,14 @@ def up(
     for, or made and shown once. Nothing is written but files in /run.
     """
     from cli.quick import files  # noqa: PLC0415
+    from mrcd.peers.admitted import Admitted  # noqa: PLC0415
 
     where = undoing.here(socket, bpffs)
     _refuse_nics(nics)
     _refuse_second(where, folder)
     _refuse_firewall()
     own = name or files.name_of(sockets.gethostname())
+    _refuse_name(own)
     given = addresses or files.addresses_of(own)
     secret = None if insecure else _secret()
     links = _links_down(nics)
@@ -96,8 +102,10 @@ def up(
     try:
         undoing.write(folder, where, links)
         _raise_links(links)
-        text = _agreed(own, given, nics, secret, hosts, wait)
-        _write(folder, text, secret)
+        plan = _agreed(own, given, nics, secret, hosts, wait)
+        _write(folder, files.configuration(own, given, nics, plan, secret=bool(secret)), secret)
+        if secret is not None:
+            Admitted(folder).add(files.admitted(given, plan))
     except BaseException:
         undoing.lower_links(links)
         shutil.rmtree(folder)
@@ -105,7 +113,7 @@ def up(
     from cli.lab import processes  # noqa: PLC0415
 
     try:
-        _start(folder, where, cache_dir)
+        _start(folder, where, cache_dir, len(plan.peers))
     except CommandError as error:
         end = processes.end_of(folder / "mrcd.log")
         undoing.take_down(folder, where.socket)
@@ -185,9 +193,17 @@ def save(target: Path, force: bool, folder: Path) -> None:
         click.echo(target / file)
 
 
+def _refuse_name(name: str) -> None:
+    """Raise UsageError for a name that a host cannot have."""
+    from mrcd.config.network import bad_name  # noqa: PLC0415
+
+    if wrong := bad_name(name):
+        raise click.UsageError(f"{name!r} {wrong}: give --name")
+
+
 def _refuse_nics(nics: Sequence[str]) -> None:
     """Raise UsageError for NICs that can be no planes, and CommandError where IPv6 is off."""
-    from cli.quick.discovery import NICS_MAX  # noqa: PLC0415
+    from mrcd.handshake.hello import NICS_MAX  # noqa: PLC0415
 
     twice = sorted({nic for nic in nics if nics.count(nic) > 1})
     if twice:
@@ -241,10 +257,10 @@ def _refuse_second(where: undoing.Places, folder: Path) -> None:
 def _refuse_firewall() -> None:
     """Raise CommandError if this host's firewall drops what other hosts send to find it."""
     from cli.doctor import facts  # noqa: PLC0415
-    from cli.quick import search  # noqa: PLC0415
     from mrcd.config.sections import Transport  # noqa: PLC0415
+    from mrcd.linux.groupsocket import PORT  # noqa: PLC0415
 
-    for port in (search.PORT, Transport().control_port):
+    for port in (PORT, Transport().control_port):
         chains = facts.closed(port)
         if chains:
             remedy = "; ".join(
@@ -292,14 +308,14 @@ def _agreed(
     secret: bytes | None,
     hosts: int,
     wait: int,
-) -> str:
-    """Return the configuration that this host and the others have agreed on."""
-    from cli.quick import discovery, files, search  # noqa: PLC0415
+) -> Plan:
+    """Return what this host and the others have agreed on."""
+    from cli.quick import discovery, search  # noqa: PLC0415
 
     inner = tuple(each.partition("/")[0] for each in addresses)
     found = discovery.Discovery(name, secrets.token_hex(8), nics, inner, hosts)
     try:
-        plan = search.search(
+        return search.search(
             found,
             nics,
             secret or b"",
@@ -309,7 +325,6 @@ def _agreed(
         )
     except (search.NotFound, OSError) as error:
         raise CommandError(str(error)) from error
-    return files.configuration(name, addresses, nics, plan, secret=secret is not None)
 
 
 def _links_down(nics: Sequence[str]) -> list[str]:
@@ -358,7 +373,7 @@ def _write(folder: Path, text: str, secret: bytes | None) -> None:
         raise CommandError(f"what was agreed on cannot be: {error}") from error
 
 
-def _start(folder: Path, where: undoing.Places, cache_dir: str | None) -> None:
+def _start(folder: Path, where: undoing.Places, cache_dir: str | None, peers: int) -> None:
     """Start mrcd with the folder's configuration, and wait until its peers are connected."""
     from cli.lab.processes import daemon_command  # noqa: PLC0415
 
@@ -372,11 +387,13 @@ def _start(folder: Path, where: undoing.Places, cache_dir: str | None) -> None:
     (folder / "pid").write_text(f"{process.pid}\n")
     deadline = time.monotonic() + STARTED_S
     with Compiling([folder / "mrcd.log"]) as compiling:
-        while (now := _status(where.socket)) is None or now.peers_up < now.peers_total:
+        while (now := _status(where.socket)) is None or now.peers_up < max(peers, now.peers_total):
             compiling.look()
             if process.poll() is not None:
                 raise CommandError(f"mrcd ended with {process.returncode}")
             if time.monotonic() > deadline:
-                said = "mrcd does not answer" if now is None else "; ".join(now.reasons)
+                said = "mrcd does not answer"
+                if now is not None:
+                    said = "; ".join([*now.reasons, *now.warnings])
                 raise CommandError(f"not within {STARTED_S:.0f} s: {said}")
             time.sleep(0.1)

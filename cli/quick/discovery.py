@@ -6,100 +6,22 @@ which of its NICs this is, and whom it has heard. The host whose name sorts firs
 are planes 0, 1, ... in their order. Every other host assigns its NICs to the planes by which of the
 leader's NICs they hear, whatever its cables and its own order. If several hear the same, as where
 all NICs are on one network, the one of the same place is preferred. A host is settled when it has
-heard every other one on every plane, and each of them has said the same of it.
+heard every other one on every plane, and each of them has said the same of it. Hosts whose mrcd
+runs already (members) lead, and their planes stay as they are.
 """
 
 from __future__ import annotations
 
-import hmac
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from ipaddress import ip_address
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Final
 
-MAGIC: Final = b"MRCq"
-TAG_BYTES: Final = 16
+from mrcd.handshake.hello import Hello
+
 SETTLE_S: Final = 1.0
-"""A host is settled no sooner than this after the last news."""
-NICS_MAX: Final = 8
-_NAME_MAX, _INNER_MAX, _HOSTS_MAX = 31, 8, 64
-_CONTEXT = b"mrcd quick discovery"
-
-
-class BadHello(Exception):
-    """The bytes are no Hello of a host that has our secret; the message says why."""
-
-
-@dataclass(frozen=True, slots=True)
-class Hello:
-    """What a host says of itself by one of its NICs.
-
-    `run` is a random number that tells two hosts of one name apart. `nic` is the place of the NIC
-    among the host's `nics`, from 0. `planes` has the place of the NIC of each plane, and is empty
-    while that is not known. `heard` lists, for each other host, the pairs of NICs, its own first,
-    on which it was heard. `done` is set once the host is settled. `hosts` is for how many it waits,
-    itself included.
-    """
-
-    name: str
-    run: str
-    nic: int
-    nics: int
-    inner: tuple[str, ...]
-    planes: tuple[int, ...] = ()
-    heard: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
-    done: bool = False
-    hosts: int = 2
-
-
-def encode(hello: Hello, key: bytes) -> bytes:
-    """Return a Hello as a datagram, with a tag by the key that all hosts have."""
-    body = json.dumps(asdict(hello), separators=(",", ":")).encode()
-    return MAGIC + _tag(key, body) + body
-
-
-def decode(datagram: bytes, key: bytes) -> Hello:
-    """Return the Hello in a datagram. Raises BadHello."""
-    if not datagram.startswith(MAGIC):
-        raise BadHello("it is no Hello of `mrcctl quick`")
-    tag, body = datagram[len(MAGIC) : len(MAGIC) + TAG_BYTES], datagram[len(MAGIC) + TAG_BYTES :]
-    if not hmac.compare_digest(tag, _tag(key, body)):
-        raise BadHello("its host has another secret, or none")
-    try:
-        return _hello(json.loads(body))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise BadHello(f"it cannot be read: {error}") from None
-
-
-def _tag(key: bytes, body: bytes) -> bytes:
-    return hmac.digest(key or _CONTEXT, _CONTEXT + body, "blake2s")[:TAG_BYTES]
-
-
-def _hello(data: Any) -> Hello:
-    hello = Hello(
-        name=str(data["name"]),
-        run=str(data["run"]),
-        nic=int(data["nic"]),
-        nics=int(data["nics"]),
-        inner=tuple(str(ip_address(text)) for text in data["inner"]),
-        planes=tuple(int(nic) for nic in data["planes"]),
-        heard={
-            str(name): tuple((int(one), int(other)) for one, other in pairs)
-            for name, pairs in data["heard"].items()
-        },
-        done=data["done"] is True,
-        hosts=int(data["hosts"]),
-    )
-    if not 0 < len(hello.name) <= _NAME_MAX or not 0 < len(hello.inner) <= _INNER_MAX:
-        raise ValueError("its name or its addresses are too long")
-    if not 0 <= hello.nic < hello.nics <= NICS_MAX or len(hello.heard) > _HOSTS_MAX:
-        raise ValueError("its NICs are too many")
-    if hello.planes and sorted(set(hello.planes)) != sorted(hello.planes):
-        raise ValueError("two of its planes are one NIC")
-    if any(not 0 <= nic < hello.nics for nic in hello.planes):
-        raise ValueError("one of its planes is none of its NICs")
-    return hello
+"""A host is settled no sooner than this after the last news ..."""
+JOIN_S: Final = 0.3
+"""... or than this where all others are members, which have settled already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +95,9 @@ class Discovery:
         """Take notice of a Hello that arrived on one of our NICs from an address."""
         if hello.run == self._run:
             return  # our own, by another NIC of ours on the same network
+        if hello.leaving:
+            self._others.pop(hello.name, None)
+            return
         if hello.name == self.name:
             self.clash = f"another host at {source} is called {hello.name}, too: give --name"
             return
@@ -198,16 +123,24 @@ class Discovery:
                 f"{hello.name} has {_counted(hello.nics)} and this host {_counted(own)} "
                 f"({', '.join(self.nics)}): give both as many, one for each plane"
             )
-        if hello.hosts != self._wanted:
+        if self.name in hello.refused:
+            return f"{hello.name} does not take this host: {hello.refused[self.name]}"
+        if hello.hosts != self._wanted and not hello.member:
             return (
                 f"{hello.name} waits for {hello.hosts} hosts in all and this one for "
                 f"{self._wanted}: give both the same --hosts"
             )
         return None
 
+    @property
+    def _leader(self) -> str:
+        """The name of the host whose NICs are the planes in their order."""
+        members = [name for name, other in self._others.items() if other.hello.member]
+        return min(members or [self.name, *self._others])
+
     def _planes(self) -> tuple[int, ...]:
         """Return the place of our NIC of each plane; empty while some plane has none."""
-        leader = min([self.name, *self._others])
+        leader = self._leader
         if leader == self.name:
             return tuple(range(len(self.nics)))
         there = self._others[leader]
@@ -257,10 +190,14 @@ class Discovery:
         self._done = (
             plan is not None
             and len(self._others) + 1 >= hosts
-            and now_s - self._news_s >= SETTLE_S
+            and now_s - self._news_s >= self._settle_s
             and all(self._is_heard_by(other, plan.planes) for other in self._others.values())
         )
         return self._done
+
+    @property
+    def _settle_s(self) -> float:
+        return JOIN_S if all(each.hello.member for each in self._others.values()) else SETTLE_S
 
     def _is_heard_by(self, other: _Other, planes: tuple[int, ...]) -> bool:
         pairs = set(other.hello.heard.get(self.name, ()))
@@ -281,7 +218,7 @@ class Discovery:
             if deaf := self._deaf_to(other):
                 where = _listed([self.nics[nic] for nic in deaf])
                 return f"{name} is not heard on {where}{self._instead(deaf)}"
-        leader = min([self.name, *self._others])
+        leader = self._leader
         if not self._planes():
             return f"several NICs hear only one and the same of {leader}'s {len(self.nics)}"
         for name, other in sorted(self._others.items()):

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_interface, ip_network
 
 from cli.quick.discovery import Plan
+from mrcd.fabric.hosts import Address, Host, Interface, Network
 
 NETWORK4 = IPv4Network("10.99.0.0/16")
 NETWORK6 = IPv6Network("fd99::/64")
@@ -36,7 +37,10 @@ def addresses_of(name: str) -> tuple[str, ...]:
 def configuration(
     name: str, addresses: Sequence[str], nics: Sequence[str], plan: Plan, *, secret: bool
 ) -> str:
-    """Return the mrcd.toml of a host; `nics` are its interfaces in the order that was given."""
+    """Return the mrcd.toml of a host; `nics` are its interfaces in the order that was given.
+
+    With a secret, hosts go on finding each other, and the peers are in the state file (`admitted`).
+    """
     planes = [nics[place] for place in plan.planes]
     lines = [
         "# written by mrcctl quick",
@@ -45,13 +49,13 @@ def configuration(
         "[mrc0]",
         f"addresses = {json.dumps([str(ip_interface(each)) for each in addresses])}",
         "[keys]",
-        f'secret_file = "{SECRET}"' if secret else "insecure = true",
+        *([f'secret_file = "{SECRET}"', "discover = true"] if secret else ["insecure = true"]),
         "[service]",
         'on_stop = "detach"',
     ]
     for plane in planes:
         lines += ["[[plane]]", f"interface = {json.dumps(plane)}"]
-    for peer in plan.peers:
+    for peer in () if secret else plan.peers:
         endpoints = [f"{each}%{nic}" for each, nic in zip(peer.endpoints, planes, strict=True)]
         lines += [
             "[[peer]]",
@@ -60,3 +64,27 @@ def configuration(
             f"allowed = {json.dumps([str(ip_network(each)) for each in peer.inner])}",
         ]
     return "\n".join(lines) + "\n"
+
+
+def admitted(addresses: Sequence[str], plan: Plan) -> list[Host]:
+    """Return the other hosts, as the daemon remembers hosts that it has found.
+
+    `addresses` are this host's of mrc0, with the lengths of their networks.
+    """
+    networks = [ip_interface(each).network for each in addresses]
+    return [
+        Host(
+            peer.name,
+            1,
+            1,
+            tuple(_interface(ip_address(each), networks) for each in peer.inner),
+            endpoints=tuple(map(ip_address, peer.endpoints)),
+        )
+        for peer in plan.peers
+    ]
+
+
+def _interface(ip: Address, networks: Sequence[Network]) -> Interface:
+    """Return an address with the length of the network it is in, or alone."""
+    lengths = [network.prefixlen for network in networks if ip in network]
+    return ip_interface((ip, lengths[0] if lengths else ip.max_prefixlen))

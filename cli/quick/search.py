@@ -3,18 +3,15 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import selectors
 import socket
-import struct
 import time
 from collections.abc import Callable, Sequence
 
-from cli.quick.discovery import BadHello, Discovery, Plan, decode, encode
+from cli.quick.discovery import Discovery, Plan
+from mrcd.handshake.hello import BadHello, decode, encode
+from mrcd.linux.groupsocket import DATAGRAM_MAX, GROUP, PORT, has_carrier, open_on
 
-GROUP = "ff02::4d52:4371"
-PORT = 4973
 PERIOD_S = 0.25
 LINGER_S = 5.0
 """The longest time for which a settled host still says Hello to those that are not."""
@@ -24,9 +21,6 @@ PART_S = 2.5
 """For this time a host still says Hello to one with which it can never agree."""
 HELLOS_MAX_PER_S = 200
 """Hellos that all hosts together send on a network, about; where they are many, each says fewer."""
-_DATAGRAM_MAX = 1 << 16
-_SIOCGIFFLAGS, _IFF_RUNNING = 0x8913, 0x40
-_IFREQ = struct.Struct("=16sh22x")
 
 
 class NotFound(Exception):
@@ -48,7 +42,7 @@ def search(
     opened.
     """
     with selectors.DefaultSelector() as selector:
-        sockets = [_open(nic) for nic in nics]
+        sockets = [open_on(nic) for nic in nics]
         try:
             for place, sock in enumerate(sockets):
                 selector.register(sock, selectors.EVENT_READ, place)
@@ -56,33 +50,6 @@ def search(
         finally:
             for sock in sockets:
                 sock.close()
-
-
-def _open(nic: str) -> socket.socket:
-    """Return a socket that sends to the group, and hears it, on one NIC."""
-    index = socket.if_nametoindex(nic)
-    sock = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, os.fsencode(nic))
-        membership = socket.inet_pton(socket.AF_INET6, GROUP) + struct.pack("=I", index)
-        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP, membership)
-        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, index)
-        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, 1)
-        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_LOOP, 0)
-        sock.bind(("::", PORT))
-    except OSError:
-        sock.close()
-        raise
-    return sock
-
-
-def _has_carrier(sock: socket.socket, nic: str) -> bool:
-    """Return whether a NIC is running; True for one that has just gone, which others say."""
-    try:
-        found = fcntl.ioctl(sock, _SIOCGIFFLAGS, _IFREQ.pack(nic.encode(), 0))
-    except OSError:
-        return True
-    return bool(_IFREQ.unpack_from(found)[1] & _IFF_RUNNING)
 
 
 class _Search:
@@ -141,7 +108,7 @@ class _Search:
         if self._strangers and not self._discovery.hosts:
             why = f"{why} that has the same secret; others are, at {', '.join(self._strangers)}"
         both = zip(self._sockets, self._discovery.nics, strict=True)
-        if dark := [nic for sock, nic in both if not _has_carrier(sock, nic)]:
+        if dark := [nic for sock, nic in both if not has_carrier(sock, nic)]:
             why += f"; {', '.join(dark)}: no carrier, as without a cable or an end that is up"
         return why
 
@@ -164,7 +131,7 @@ class _Search:
 
     def _read(self, place: int, sock: socket.socket) -> None:
         try:
-            datagram, source = sock.recvfrom(_DATAGRAM_MAX)
+            datagram, source = sock.recvfrom(DATAGRAM_MAX)
         except OSError:
             return
         address = source[0].partition("%")[0]

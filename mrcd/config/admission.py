@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Hosts that are taken as peers although no file lists them: `admit = true` (pure).
+"""Hosts that are taken as peers although no file lists them: `admit` and `discover` (pure).
 
 An admitted host can take only what is free: its name, its place and its addresses are nobody's. It
 has no prefixes beyond its addresses. A file that lists what it has taken counts more.
@@ -73,12 +73,15 @@ def joined(config: Config, hosts: Sequence[Host]) -> Joined:
 
     Without one secret for all hosts none has a key, and none is added.
     """
-    if config.keyring is None or config.keyring.secret is None or not config.fabric.described:
+    if config.keyring is None or config.keyring.secret is None:
+        return Joined(config)
+    described = config.fabric.described
+    if not described and not config.keys.discover:
         return Joined(config)
     listed, left_out = [], {}
     for host in hosts:
         known = of.find(config.fabric.hosts, host.name)
-        if known is not None and same(known, host):
+        if known is not None and (not described or same(known, host)):
             listed.append(host.name)
         elif why := conflict(config, host):
             left_out[host.name] = why
@@ -95,8 +98,10 @@ def same(one: Host, other: Host) -> bool:
 def why_not(config: Config, host: Host, frame: int) -> str | None:
     """Return why a host cannot be admitted, with the remedy; None if it can.
 
-    `frame` is the digest that the host states of its fabric file's frame.
+    `frame` is the digest that the host states of its fabric file's frame; without one it is 0.
     """
+    if not config.fabric.described:
+        return _too_many_admitted(config) or conflict(config, host)
     ours = digest.of_frame(config.fabric)
     if frame != ours:
         there, here = digest.shown(frame), digest.shown(ours)
@@ -104,22 +109,45 @@ def why_not(config: Config, host: Host, frame: int) -> str | None:
             f"{host.name} has another fabric file: digest {there} there, {here} here; compare both "
             "by `mrcctl fabric digest FILE`"
         )
-    if len(config.admitted) >= config.keys.admit_max:
-        return (
-            f"{len(config.admitted)} hosts are admitted already, as many as [keys] admit_max "
-            "allows; list them in the fabric file, or raise admit_max"
-        )
-    return conflict(config, host)
+    return _too_many_admitted(config) or conflict(config, host)
+
+
+def _too_many_admitted(config: Config) -> str | None:
+    if len(config.admitted) < config.keys.admit_max:
+        return None
+    where = "the fabric file" if config.fabric.described else "mrcd.toml"
+    return (
+        f"{len(config.admitted)} hosts are admitted already, as many as [keys] admit_max "
+        f"allows; list them in {where}, or raise admit_max"
+    )
 
 
 def conflict(config: Config, host: Host) -> str | None:
     """Return what is wrong with a host's entry, or whose it takes; None if it can be added."""
+    if not config.fabric.described:
+        return (
+            _unfit_in_network(config, host) or _unfit_addresses(config, host) or _too_many(config)
+        )
     return (
         _malformed(config, host)
         or _taken(config, host)
         or _unfit_addresses(config, host)
         or _too_many(config)
     )
+
+
+def _unfit_in_network(config: Config, host: Host) -> str | None:
+    """Return why a host cannot be in a network without a fabric file: its name, or its NICs."""
+    name = host.name
+    if not NAME.fullmatch(name) or ELEMENT.fullmatch(name):
+        return f"{name!r} is no name of a host: it must be {NAME_RULE}, and unlike p0 and p0t1-2"
+    if name == config.host.name or name in config.by_name:
+        return f"{name} is here already"
+    for other in config.peers:
+        if taken := {*host.endpoints} & {*other.host.endpoints}:
+            where = min(map(str, taken))
+            return f"{name} is at {where}, where {other.name} is; {_mend(config, other.name)}"
+    return None
 
 
 def _malformed(config: Config, host: Host) -> str | None:
@@ -162,6 +190,7 @@ def _taken(config: Config, host: Host) -> str | None:
 def _unfit_addresses(config: Config, host: Host) -> str | None:
     reserved, name = Reserved(config.fabric), host.name
     used = {address.network for other in config.fabric.hosts for address in other.addresses}
+    used |= {address.network for address in config.mrc0.addresses}
     seen: set[Prefix] = set()
     for address in host.addresses:
         route, ip = ip_network(address.ip), address.ip
@@ -218,4 +247,6 @@ def known_by(config: Config, name: str) -> str:
 def _mend(config: Config, name: str) -> str:
     if name in config.admitted:
         return f"if {name} has gone or has changed, run `mrcctl peer forget {name}`"
+    if not config.fabric.described:
+        return "correct one of the two configurations"
     return "correct one of the two fabric files"

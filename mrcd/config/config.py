@@ -237,6 +237,8 @@ def _build(path: Path, root: Table, problems: list[str]) -> Config | None:
     host = _known_host(host_table, "name", name, fabric)
     if keys.admit and fabric is not None and (wrong := _cannot_admit(fabric)):
         keys_table.problem("admit", True, wrong)
+    if keys.discover and fabric is not None and (wrong := _cannot_discover(fabric, nics)):
+        keys_table.problem("discover", True, wrong)
     mrc0 = _mrc0(mrc0_table, host, fabric, transport)
     cells = _cells_allowed(transport_table, transport, fabric)
     if plane_tables:
@@ -460,7 +462,22 @@ def _keys(table: Table) -> Keys:
             "with a key of its own must be in the fabric file"
         )
         table.problem("admit", True, wrong)
+    if keys.discover and keys.secret_file is None:
+        wrong = "finds hosts that know one secret, and there is no secret_file; name one"
+        table.problem("discover", True, wrong)
     return keys
+
+
+def _cannot_discover(fabric: Fabric, nics: Sequence[Nic]) -> str | None:
+    """Return why hosts cannot find each other, or None if they can."""
+    if fabric.described:
+        return "is for [[plane]]s; with a fabric file, admit = true takes hosts that are not in it"
+    if fabric.routing.underlay == 4 or any(nic.address is not None for nic in nics):
+        return (
+            "finds hosts by the NICs' own link-local addresses; leave `address` of each [[plane]] "
+            "and IPv4 endpoints out"
+        )
+    return None
 
 
 def _cannot_admit(fabric: Fabric) -> str | None:

@@ -187,4 +187,8 @@ class Keys:
         False,
         "true: a host that knows the secret is taken as a peer although the fabric file does not list it ([more](fleet.md#hosts-that-introduce-themselves)); needs `secret_file`, and a fabric file with `[[host]]` entries",
     )
-    admit_max: int = integer(64, 1, ADMIT_MAX, "hosts that may be admitted in this way")
+    discover: bool = flag(
+        False,
+        "true: hosts that know the secret and are on the networks of all planes find each other, and are peers of each other ([more](operations.md#hosts-that-find-each-other)); needs `secret_file`, and `[[plane]]`s in place of a fabric file",
+    )
+    admit_max: int = integer(64, 1, ADMIT_MAX, "hosts that may be taken in one of these ways")

@@ -42,10 +42,18 @@ def sizes_of(config: Config) -> Sizes:
     )
 
 
-def with_room(needed: Sizes, qps_per_peer: int) -> Sizes:
-    """Return the capacities of new maps, with room for more peers, prefixes and loops."""
+DISCOVERED = 15
+"""Peers for which there is room from the start where hosts find each other."""
+
+
+def with_room(needed: Sizes, qps_per_peer: int, *, discover: bool = False) -> Sizes:
+    """Return the capacities of new maps, with room for more peers, prefixes and loops.
+
+    discover: hosts find each other, so that peers come without notice.
+    """
     most = max(needed.peers, QPS_MAX_ALL // qps_per_peer)  # further QPs would have no number
-    peers = min(sizes.room_for_peers(needed.peers), most)
+    likely = max(needed.peers, DISCOVERED) if discover else needed.peers
+    peers = min(sizes.room_for_peers(likely), most)
     return replace(
         needed,
         peers=peers,

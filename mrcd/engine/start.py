@@ -198,7 +198,9 @@ class Start:
         key = adoption.layout_of(config, needed)
         found = adoption.find(self._bpffs, key, needed)
         adopted = found.sizes is not None
-        layout = found.sizes or adoption.with_room(needed, config.transport.qps_per_peer)
+        layout = found.sizes or adoption.with_room(
+            needed, config.transport.qps_per_peer, discover=config.keys.discover
+        )
         datapath = Datapath(pins.layout(self._bpffs, key), layout, self._cache_dir)
         await self._attachment(datapath).refuse_foreign(present)
         if found.refused:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from ipaddress import ip_interface
+from ipaddress import ip_address, ip_interface
 from pathlib import Path
 from typing import Any, Final
 
@@ -114,6 +114,7 @@ def _entry(host: Host) -> dict[str, Any]:
         "t0": host.t0,
         "port": host.port,
         "addresses": list(map(str, host.addresses)),
+        "endpoints": list(map(str, host.endpoints)),
     }
 
 
@@ -124,6 +125,7 @@ def _hosts(content: Any) -> list[Host]:
             int(entry["t0"]),
             int(entry["port"]),
             tuple(map(ip_interface, entry["addresses"])),
+            endpoints=tuple(map(ip_address, entry.get("endpoints", ()))),
         )
         for entry in content["hosts"]
     ]

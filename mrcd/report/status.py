@@ -71,6 +71,7 @@ class StatusReport(Live):
             warnings=[
                 *peers.warnings(engine),
                 *self._running.admitted.warnings,
+                *self._running.discovering.warnings(),
                 *(f"plane {k}: {text}" for k, text in sorted(_short(engine).items())),
                 *unforwarded(config.mrc0.routed, kernel.forwarding()),
             ],

@@ -108,11 +108,13 @@ PURE = {
     "mrcd.paths.largest",
     "mrcd.paths.states",
     "mrcd.peers.evprobe",
+    "mrcd.peers.meeting",
     "mrcd.peers.peer",
     "mrcd.peers.portcheck",
     "mrcd.peers.portupdates",
     "mrcd.peers.schedule",
     "mrcd.planes.usable",
+    "mrcd.repair.nexthops",
     "mrcd.repair.repeats",
     "mrcd.repair.wanted",
     "mrcd.report.metrics",
@@ -144,8 +146,8 @@ IMPURE_LIBRARIES = {
 }
 # What of the daemon's package mrcctl may import: types, words and the choice of peers to show at
 # once; the fabric arithmetic and the labs, the configuration's checks, what the doctor looks at,
-# detaching a data path that no daemon serves, keys as people write them, and what reads a capture's
-# records, when a command needs them.
+# detaching a data path that no daemon serves, keys as people write them, what reads a capture's
+# records, and by what hosts find each other, when a command needs them.
 CLI_MAY_IMPORT = {
     "mrcd",
     "mrcd.linux.kernel",
@@ -159,12 +161,15 @@ CLI_MAY_IMPORT_LATE = {
     "mrcd.datapath.detach",
     "mrcd.datapath.pins",
     "mrcd.fabric",
+    "mrcd.handshake.hello",
     "mrcd.handshake.identity",
     "mrcd.linux.bpf",
     "mrcd.linux.ethtool",
+    "mrcd.linux.groupsocket",
     "mrcd.linux.netlink",
     "mrcd.linux.ringbuf",
     "mrcd.linux.rss",
+    "mrcd.peers.admitted",
     "mrcd.service.capabilities",
     "mrcd.service.statefile",
     "mrcd.wire",

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from ipaddress import ip_interface, ip_network
+from ipaddress import ip_address, ip_interface, ip_network
 from pathlib import Path
 
 import pytest
@@ -221,3 +221,94 @@ def test_admit_has_no_use_with_a_pattern_of_hosts(tmp_path: Path) -> None:
     (tmp_path / "fabric.toml").write_text(head + pattern)
     with pytest.raises(ConfigError, match="raise count in the fabric file"):
         config.loads(TEXT, tmp_path / "mrcd.toml")
+
+
+# ---- on a network without a fabric file
+
+NETWORK = (
+    '[host]\nname = "a"\n[mrc0]\naddresses = ["10.99.0.1/24", "fd99::1/64"]\n'
+    '[keys]\nsecret_file = "s"\ndiscover = true\nadmit_max = 3\n'
+    '[[plane]]\ninterface = "eth1"\n[[plane]]\ninterface = "eth2"\n'
+)
+LISTED = (
+    '[[peer]]\nname = "b"\nendpoints = ["fe80::b:1", "fe80::b:2"]\nallowed = ["10.99.0.2/32"]\n'
+)
+
+
+def met(name: str = "c", number: int = 3, *addresses: str) -> Host:
+    """Return a host as Hellos tell of it."""
+    return Host(
+        name, 1, 1, tuple(map(ip_interface, addresses or (f"10.99.0.{number}/24",))),
+        endpoints=(ip_address(f"fe80::{number}:1"), ip_address(f"fe80::{number}:2")),
+    )  # fmt: skip
+
+
+def test_host_that_was_found_is_a_peer(tmp_path: Path) -> None:
+    there = made(tmp_path, NETWORK)
+    new = met()
+    assert admission.why_not(there, new, 0) is None
+    config_ = admission.with_host(there, new)
+    (peer,) = config_.peers
+    assert (peer.name, peer.allowed) == ("c", (ip_network("10.99.0.3/32"),))
+    assert peer.host.endpoints == new.endpoints
+    assert config_.keyring is not None
+    assert config_.keyring.peers["c"] == identity.public_key(identity.host_key(Secret(SECRET), "c"))
+    assert "[[peer]]" not in render(config_)
+    assert admission.without(config_, ["c"]) == there
+    assert not needs_restart(diff(there, config_, fits=True))
+
+
+@pytest.mark.parametrize(
+    ("new", "reason"),
+    [
+        (met("a"), "a is here already"),
+        (met("b"), "b is here already"),
+        (met("p1"), "is no name of a host"),
+        (met("c", 3, "10.99.0.2/24"), "10.99.0.2/24 belongs to b"),
+        (met("c", 3, "10.99.0.1/24"), "10.99.0.1/24 belongs to a"),
+        (met("c", 3, "10.98.0.3/24"), "is in none of the networks in use"),
+        (met("c", 3, "10.99.0.0/24"), "is that of the network itself"),
+        (replace(met(), endpoints=(ip_address("fe80::b:2"),)), "c is at fe80::b:2, where b is"),
+        (replace(met(), addresses=()), "has no address"),
+    ],
+)
+def test_host_that_was_found_takes_only_what_is_free(
+    tmp_path: Path, new: Host, reason: str
+) -> None:
+    there = made(tmp_path, NETWORK + LISTED)
+    assert reason in (admission.why_not(there, new, 0) or "")
+
+
+def test_found_hosts_are_bounded(tmp_path: Path) -> None:
+    there = made(tmp_path, NETWORK)
+    for number in (3, 4, 5):
+        there = admission.with_host(there, met(f"h{number}", number))
+    assert "3 hosts are admitted already" in (admission.why_not(there, met("h6", 6), 0) or "")
+
+
+def test_found_hosts_are_joined_after_a_restart_unless_a_file_lists_them(tmp_path: Path) -> None:
+    hosts = [met("b", 2), met("c", 3)]
+    joined = admission.joined(made(tmp_path, NETWORK), hosts)
+    assert joined.config.admitted == ("b", "c")
+    joined = admission.joined(made(tmp_path, NETWORK + LISTED), hosts)
+    assert (joined.config.admitted, joined.listed) == (("c",), ("b",))
+    joined = admission.joined(made(tmp_path, NETWORK.replace("discover = true\n", "")), hosts)
+    assert joined.config.admitted == ()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ('interface = "eth1"', 'interface = "eth1"\naddress = "192.0.2.1"', "link-local"),
+        ('secret_file = "s"', "insecure = true", "there is no secret_file"),
+        ('secret_file = "s"', 'private_key_file = "s"', "there is no secret_file"),
+    ],
+)
+def test_what_discover_needs(tmp_path: Path, old: str, new: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        made(tmp_path, NETWORK.replace(old, new))
+
+
+def test_discover_is_not_for_fabrics(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"is for \[\[plane\]\]s"):
+        made(tmp_path, TEXT + "discover = true\n")

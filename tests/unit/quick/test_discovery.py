@@ -10,19 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from cli.quick import discovery, files
-from cli.quick.discovery import (
-    SETTLE_S,
-    BadHello,
-    Discovery,
-    Hello,
-    Plan,
-    decode,
-    encode,
-)
-from mrcd.config import config
+from cli.quick import files
+from cli.quick.discovery import SETTLE_S, Discovery, Plan
+from mrcd.config import admission, config
+from mrcd.handshake import hello as hellos
+from mrcd.handshake import identity
+from mrcd.handshake.hello import BadHello, Hello, decode, encode
 
 KEY = bytes(range(32))
+OWN = ["fd99::2/64", "10.99.0.2/16"]
 Cables = list[set[tuple[str, int]]]
 
 
@@ -282,7 +278,7 @@ def test_hello_that_cannot_be_is_refused(wrong: dict[str, object]) -> None:
 def encode_raw(data: dict[str, object]) -> bytes:
     """Return a datagram with a right tag around anything."""
     body = json.dumps(data).encode()
-    return discovery.MAGIC + discovery._tag(KEY, body) + body
+    return hellos.MAGIC + hellos._tag(KEY, body) + body
 
 
 def test_anything_else_is_no_hello() -> None:
@@ -298,10 +294,16 @@ def test_anything_else_is_no_hello() -> None:
 def test_configuration_is_valid(secret: bool) -> None:
     room = Room([{("a", 0), ("b", 1)}, {("a", 1), ("b", 0)}], {"b": "fd99::2"})
     plan = room.settle()["b"]
-    text = files.configuration("b", ["fd99::2/64"], ["eth1", "eth2"], plan, secret=secret)
+    text = files.configuration("b", OWN, ["eth1", "eth2"], plan, secret=secret)
     loaded = config.loads(text, Path("/run/mrcd/quick/mrcd.toml"))
     assert loaded.interfaces == ("eth2", "eth1")
     assert loaded.keys.insecure is not secret
+    if secret:
+        assert loaded.keys.discover
+        assert loaded.peers == ()
+        (host,) = files.admitted(OWN, plan)
+        ring = identity.simple_keys(identity.Secret(KEY), "b", [])
+        loaded = admission.joined(replace(loaded, keyring=ring), [host]).config
     (peer,) = loaded.peers
     assert (peer.name, str(peer.allowed[0])) == ("a", "10.99.0.1/32")
     assert [str(each) for each in peer.host.endpoints] == ["fe80::a:0", "fe80::a:1"]

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Say Hello on the planes while mrcd runs, and hear who else is there (`discover = true`)."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+import time
+from collections.abc import Callable
+from typing import Final
+
+from mrcd.config.config import Current
+from mrcd.handshake.hello import BadHello, Hello, decode, encode
+from mrcd.linux.groupsocket import DATAGRAM_MAX, GROUP, PORT, open_on
+from mrcd.peers.meeting import Meeting, Met
+from mrcd.service.log import get_logger
+
+log = get_logger()
+
+HELLOS_MAX_PER_S: Final = 200
+"""Hellos that all hosts together send on a network, about; where they are many, each says fewer."""
+READS_MAX: Final = 64
+"""Hellos that are read at once; the event loop has other work."""
+FAREWELLS: Final = 3
+SAID_MAX: Final = 1024
+"""Hellos that are kept, so that one which is said again need not be read again."""
+
+
+class Discovering:
+    """The Hellos of one daemon, from `start` until `close`.
+
+    met: is called with a host that can be a peer. left: with the name of one that goes.
+    """
+
+    def __init__(
+        self, config: Current, met: Callable[[Met], None], left: Callable[[str], None]
+    ) -> None:
+        self._config = config
+        self._met = met
+        self._left = left
+        self.meeting = Meeting(config, random.SystemRandom())
+        self._sockets: dict[str, tuple[int, socket.socket]] = {}  # by NIC: its index, and socket
+        self._timer: asyncio.TimerHandle | None = None
+        self._refused: dict[str, str] = {}
+        self._said: dict[tuple[str, str], tuple[bytes, bytes, Hello]] = {}
+
+    def start(self) -> None:
+        """Begin."""
+        self.meeting.begin(now_ns=time.monotonic_ns())
+        self._turn()
+
+    def _turn(self) -> None:
+        """Say Hello, and come again."""
+        now = time.monotonic_ns()
+        self.meeting.forget_silent(now_ns=now)
+        self._open()
+        self._say()
+        count = (self.meeting.count + 1) * len(self._sockets)
+        period_s = max(self.meeting.period_s(now_ns=now), count / HELLOS_MAX_PER_S)
+        self._timer = asyncio.get_running_loop().call_later(period_s, self._turn)
+
+    def _hurry(self, period_s: float) -> None:
+        """Say Hello within this time: somebody waits for an answer."""
+        if self._timer is None:
+            return
+        loop = asyncio.get_running_loop()
+        if self._timer.when() > loop.time() + period_s:
+            self._timer.cancel()
+            self._timer = loop.call_later(period_s / 2, self._turn)
+
+    # ---- sockets
+
+    def _key(self) -> bytes | None:
+        """Return the secret, if hosts find each other by it."""
+        config = self._config()
+        if not config.keys.discover or config.keyring is None or config.keyring.secret is None:
+            return None
+        return config.keyring.secret.reveal()
+
+    def _open(self) -> None:
+        """Have a socket on each plane's NIC that is there, and on no other."""
+        wanted = self._config().interfaces if self._key() is not None else ()
+        for nic in [*self._sockets]:
+            if nic not in wanted:
+                self._shut(nic)
+        for nic in wanted:
+            try:
+                index = socket.if_nametoindex(nic)
+            except OSError:
+                self._shut(nic)
+                continue
+            if self._sockets.get(nic, (0,))[0] == index:
+                continue
+            self._shut(nic)
+            try:
+                sock = open_on(nic)
+            except OSError as error:
+                self._name(nic, f"hosts are not found by {nic}: {error}")
+                continue
+            self._sockets[nic] = index, sock
+            asyncio.get_running_loop().add_reader(sock, self._readable, nic)
+
+    def _name(self, nic: str, reason: str) -> None:
+        if self._refused.get(nic) != reason:
+            self._refused[nic] = reason
+            log.warning("discovery.failed", interface=nic, reason=reason)
+
+    def _shut(self, nic: str) -> None:
+        if (found := self._sockets.pop(nic, None)) is not None:
+            asyncio.get_running_loop().remove_reader(found[1])
+            found[1].close()
+
+    # ---- Hellos
+
+    def _say(self, *, leaving: bool = False) -> None:
+        key, nics = self._key(), self._config().interfaces
+        if key is None:
+            return
+        for nic, (_index, sock) in self._sockets.items():
+            hello = self.meeting.hello(nics.index(nic), leaving=leaving)
+            try:
+                sock.sendto(encode(hello, key), (GROUP, PORT))
+            except OSError:  # no address yet, or no link; it is said again
+                continue
+
+    def _readable(self, nic: str) -> None:
+        key = self._key()
+        _index, sock = self._sockets[nic]
+        plane = self._config().interfaces.index(nic)
+        for _ in range(READS_MAX):
+            try:
+                datagram, source = sock.recvfrom(DATAGRAM_MAX)
+            except BlockingIOError:
+                return
+            except OSError:  # the NIC has gone; the next turn opens it again
+                self._shut(nic)
+                return
+            if key is None:
+                continue
+            address = source[0].partition("%")[0]
+            hello = self._read(nic, address, datagram, key)
+            if hello is not None:
+                self._hear(plane, address, hello)
+
+    def _read(self, nic: str, address: str, datagram: bytes, key: bytes) -> Hello | None:
+        """Return the Hello in a datagram, if it is one; it is often the same as before."""
+        before = self._said.get((nic, address))
+        if before is not None and before[0] == datagram and before[1] == key:
+            return before[2]
+        try:
+            hello = decode(datagram, key)
+        except BadHello:
+            return None
+        if len(self._said) >= SAID_MAX:
+            self._said.clear()
+        self._said[nic, address] = datagram, key, hello
+        return hello
+
+    def _hear(self, plane: int, source: str, hello: Hello) -> None:
+        now = time.monotonic_ns()
+        if hello.leaving:
+            if self.meeting.left(hello):
+                self._left(hello.name)
+            return
+        met = self.meeting.hear(plane, source, hello, now_ns=now)
+        self._hurry(self.meeting.period_s(now_ns=now))
+        if met is not None and met.name not in self._config().by_name:
+            self._met(met)
+
+    def warnings(self) -> list[str]:
+        """Return what is wrong among the hosts that are heard."""
+        if self._key() is None:
+            return []
+        return [
+            *self.meeting.twice(now_ns=time.monotonic_ns()),
+            *self.meeting.refusals.values(),
+            *(reason for nic, reason in self._refused.items() if nic not in self._sockets),
+        ]
+
+    def leave(self) -> None:
+        """Tell the others that this host goes."""
+        for _ in range(FAREWELLS):
+            self._say(leaving=True)
+
+    def close(self) -> None:
+        """Say and hear nothing more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for nic in [*self._sockets]:
+            self._shut(nic)
