@@ -171,11 +171,11 @@ class Running:
             self._restarted.set_exception(CannotApply("mrcd is ending"))
         if self._return is not None:
             self._return.cancel()
-        if policy != "keep":
-            self.discovering.leave()
-        self.discovering.close()
         if policy == "drain" and not await self.engine.drain():
             log.warning("drain.incomplete")
+        if policy != "keep":  # not before: who hears it acknowledges nothing more
+            self.discovering.leave()
+        self.discovering.close()
         await self.engine.close()
         if policy != "keep":
             await self._take_down()

@@ -8,6 +8,7 @@ import random
 import socket
 import time
 from collections.abc import Callable
+from ipaddress import IPv6Address
 from typing import Final
 
 from mrcd.config.config import Current
@@ -125,9 +126,12 @@ class Discovering:
                 continue
 
     def _readable(self, nic: str) -> None:
-        key = self._key()
+        key, nics = self._key(), self._config().interfaces
         _index, sock = self._sockets[nic]
-        plane = self._config().interfaces.index(nic)
+        if key is None or nic not in nics:  # another configuration is in force
+            self._shut(nic)
+            return
+        plane = nics.index(nic)
         for _ in range(READS_MAX):
             try:
                 datagram, source = sock.recvfrom(DATAGRAM_MAX)
@@ -136,11 +140,9 @@ class Discovering:
             except OSError:  # the NIC has gone; the next turn opens it again
                 self._shut(nic)
                 return
-            if key is None:
-                continue
             address = source[0].partition("%")[0]
             hello = self._read(nic, address, datagram, key)
-            if hello is not None:
+            if hello is not None and IPv6Address(address).is_link_local:
                 self._hear(plane, address, hello)
 
     def _read(self, nic: str, address: str, datagram: bytes, key: bytes) -> Hello | None:
