@@ -20,7 +20,7 @@ from mrcd.handshake.hello import Hello
 
 SETTLE_S: Final = 1.0
 """A host is settled no sooner than this after the last news ..."""
-JOIN_S: Final = 0.3
+JOIN_S: Final = 0.6
 """... or than this where all others are members, which have settled already."""
 
 

@@ -49,6 +49,7 @@ class _Other:
     """What one host says; `seen` has its address by our plane and the place of its NIC."""
 
     hello: Hello
+    began_ns: int
     heard_ns: int
     seen: dict[tuple[int, int], str] = field(default_factory=dict)
 
@@ -119,12 +120,13 @@ class Meeting:
             return None  # our own, by another NIC of ours on the same network
         if hello.name == config.host.name:
             self._note_twice(hello.name, "this host", source, now_ns)
+            self.begin(now_ns=now_ns)  # it must hear that the name is taken
             return None
         key = hello.name, hello.run
         other = self._others.get(key)
         if other is None:
             self._make_room()
-            other = self._others[key] = _Other(hello, now_ns)
+            other = self._others[key] = _Other(hello, now_ns, now_ns)
             self.begin(now_ns=now_ns)
         place = plane, hello.nic
         if self._asks(hello):
@@ -133,17 +135,17 @@ class Meeting:
                 self.begin(now_ns=now_ns)
         other.hello, other.heard_ns = hello, now_ns
         other.seen[place] = source
-        self._compare_runs(hello, source, now_ns)
+        self._compare_runs(other, source, now_ns)
         return self._complete(other)
 
     def _make_room(self) -> None:
         if len(self._others) >= 2 * HOSTS_MAX:
             del self._others[next(iter(self._others))]
 
-    def _compare_runs(self, hello: Hello, source: str, now_ns: int) -> None:
-        """Note if two hosts say Hello by one name at the same time."""
-        for (name, run), other in self._others.items():
-            if name == hello.name and run != hello.run and now_ns - other.heard_ns < 2 * SECOND:
+    def _compare_runs(self, this: _Other, source: str, now_ns: int) -> None:
+        """Note if a host says Hello by a name although another one has begun to, later."""
+        for (name, _run), other in self._others.items():
+            if name == this.hello.name and other.began_ns > this.began_ns:
                 where = next(iter(other.seen.values()), "?")
                 self._note_twice(name, where, source, now_ns)
 
