@@ -93,10 +93,9 @@ class PeerTable:
 
     def _adopt_followed(self) -> None:
         """Read back the prefixes that another daemon has followed, until `follow` knows better."""
-        config = self._config()
-        owned = {*config.own_prefixes, *(each for peer in config.peers for each in peer.allowed)}
+        owned, routed = self._owned(), self._config().mrc0.routed
         for prefix in self.prefixes.all:
-            if prefix in owned or not any(within(prefix, each) for each in config.mrc0.routed):
+            if prefix in owned or not any(within(prefix, each) for each in routed):
                 continue
             index = self.prefixes.owner(prefix)
             if index is not None and (name := self._names.get(index)) is not None:
@@ -203,13 +202,15 @@ class PeerTable:
 
     def drop_prefixes(self) -> list[str]:
         """Remove and return the prefixes that neither we nor a configured peer have any more."""
+        owned = self._owned()
+        # What the configuration says by now is no route's any more, and stays when that goes.
+        self.followed = {p: name for p, name in self.followed.items() if p not in owned}
+        return self.prefixes.keep((*owned, *self.followed))
+
+    def _owned(self) -> set[Prefix]:
+        """Return the prefixes that the configuration gives to us and to peers."""
         config = self._config()
-        allowed = (prefix for peer in config.peers for prefix in peer.allowed)
-        gone = [prefix for prefix, name in self.followed.items() if name not in config.by_name]
-        for prefix in gone:
-            del self.followed[prefix]
-            self.prefixes.lead(prefix, None)
-        return self.prefixes.keep((*config.own_prefixes, *allowed, *self.followed))
+        return {*config.own_prefixes, *(each for peer in config.peers for each in peer.allowed)}
 
     def follow(self, leads: Mapping[Prefix, str]) -> None:
         """Have these prefixes be peers', by name, because routes of others lead there.
@@ -226,6 +227,9 @@ class PeerTable:
 
     def remove(self, peer: Peer) -> None:
         """Forget a peer whose prefixes are dropped and whose QPs are forgotten already."""
+        for prefix in [prefix for prefix, name in self.followed.items() if name == peer.name]:
+            del self.followed[prefix]
+            self.prefixes.lead(prefix, None)
         for plane in range(self._config().fabric.planes):
             address = underlay.of(self._config().fabric).packed(peer.host, plane)
             bpf.delete(self._dp.maps["sources"], address)

@@ -128,6 +128,22 @@ def test_outside_of_routed_nothing_is_followed(led: Bare) -> None:
     assert led.said("a") == []
 
 
+def test_prefix_that_the_configuration_names_by_now_stays_the_peers(led: Bare) -> None:
+    place = led.config("a")
+    before = place.read_text()
+    place.write_text(before.replace('"10.99.0.2/32"]', f'"10.99.0.2/32", "{BEHIND_B}"]'))
+    led.reload("a")
+    eventually(lambda: led.peer("a").followed is None, "a file says whose it is", SEEN_S)
+    assert BEHIND_B in led.peer("a").addresses
+    transfer(led, "pa", "pb", PODS["b"])
+    place.write_text(before)
+    led.reload("a")
+    eventually(lambda: BEHIND_B not in led.peer("a").addresses, "no file does", SEEN_S)
+    led.ip("a", f"route replace {BEHIND_B} via {INNER['b']} dev mrc0 onlink")
+    eventually(lambda: led.peer("a").followed == [BEHIND_B], "it is followed again", SEEN_S)
+    transfer(led, "pa", "pb", PODS["b"])
+
+
 def test_level_of_the_log_changes_while_mrcd_runs(bare: Bare) -> None:
     with bare.client("a") as client:
         assert client.set_log_level("debug", 600)["before"] == "info"
