@@ -36,7 +36,7 @@ ARGUMENTS = {
     "plane drain": ["1"], "plane undrain": ["1"], "path deny": ["p1"], "path allow": ["p1"],
     "path probe": ["h2"], "ping": ["h2"], "config diff": ["-"], "config apply": ["-"],
     "monitor": ["--count", "1", "--interval", "0.01"], "capture": ["--count", "1"],
-    "key rotate": ["h2"], "log level": ["info"], "peer show": ["h2"], "peer forget": ["h2"],
+    "key rotate": ["h2"], "peer show": ["h2"], "peer forget": ["h2"],
 }  # fmt: skip
 STREAMED = {"path watch"}
 
