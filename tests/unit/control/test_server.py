@@ -239,6 +239,21 @@ def test_monitor_sends_samples_until_the_caller_hangs_up(path: Path) -> None:
     asyncio.run(run())
 
 
+def test_level_of_the_log_is_set_and_told(path: Path) -> None:
+    async def talk(caller: Caller) -> None:
+        reply = await caller.call(f"{INTERFACE}.SetLogLevel", level="warning", seconds=60)
+        assert reply["parameters"]["before"] == "info"
+        assert log.current_level() == "warning"
+        for wrong in ({"level": "loud"}, {"level": "debug", "seconds": 0}):
+            reply = await caller.call(f"{INTERFACE}.SetLogLevel", **wrong)
+            assert reply["error"] == "org.varlink.service.InvalidParameter"
+        reply = await caller.call(f"{INTERFACE}.SetLogLevel", level="info")
+        assert reply["parameters"]["before"] == "warning"
+
+    converse(path, FakeSource(), talk)
+    assert log.current_level() == "info"
+
+
 @pytest.mark.parametrize("interval_ms", [0, 9, 3_600_001, "soon"])
 def test_monitor_refuses_a_bad_interval(path: Path, interval_ms: object) -> None:
     async def talk(caller: Caller) -> None:
