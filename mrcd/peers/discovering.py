@@ -31,7 +31,7 @@ SAID_MAX: Final = 1024
 class Discovering:
     """The Hellos of one daemon, from `start` until `close`.
 
-    met: is called with a host that can be a peer. left: with the name of one that goes.
+    met: is called with a host that may be a peer. left: with the name of one that goes.
     """
 
     def __init__(

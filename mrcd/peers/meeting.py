@@ -33,15 +33,16 @@ _RUN_BITS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Met:
-    """A host that can be a peer: its addresses by plane, and those of its mrc0.
+    """A host that may be a peer: its addresses by plane, and those of its mrc0.
 
-    ready: it has found everybody. Before, it can only be told why it cannot be a peer.
+    ready: it is heard on every plane, and has found everybody. Before, it can only be told why it
+    cannot be a peer, and some of its addresses may be missing.
     """
 
     name: str
     endpoints: tuple[Address, ...]
     inner: tuple[str, ...]
-    ready: bool = True
+    ready: bool
 
 
 @dataclass(slots=True)
@@ -114,7 +115,7 @@ class Meeting:
         return not hello.member or self._config().host.name in hello.seeks
 
     def hear(self, plane: int, source: str, hello: Hello, *, now_ns: int) -> Met | None:
-        """Take notice of a Hello that arrived on a plane; return its host if it can be a peer."""
+        """Take notice of a Hello that arrived on a plane; return its host if it may be a peer."""
         config = self._config()
         if hello.run == self.run:
             return None  # our own, by another NIC of ours on the same network
@@ -136,7 +137,7 @@ class Meeting:
         other.hello, other.heard_ns = hello, now_ns
         other.seen[place] = source
         self._compare_runs(other, source, now_ns)
-        return self._complete(other)
+        return self._judged(other)
 
     def _make_room(self) -> None:
         if len(self._others) >= 2 * HOSTS_MAX:
@@ -161,8 +162,8 @@ class Meeting:
         self._twice = {n: (t, s) for n, (t, s) in self._twice.items() if now_ns - t < TWICE_NS}
         return [text for _t, text in self._twice.values()]
 
-    def _complete(self, other: _Other) -> Met | None:
-        """Return a host that hears us, and is heard, on every plane."""
+    def _judged(self, other: _Other) -> Met | None:
+        """Return a host, ready if it hears us, and is heard, on every plane."""
         hello, config = other.hello, self._config()
         ours, planes = config.host.name, config.fabric.planes
         self._refused.pop(hello.name, None)
@@ -175,16 +176,13 @@ class Meeting:
         if hello.member and (wrong := self._crossed(other)) is not None:
             self.refuse(hello.name, wrong)
             return None
-        pairs = list(enumerate(hello.planes))
-        if len(pairs) != planes or any(pair not in other.seen for pair in pairs):
-            return None
-        if not {(nic, k) for k, nic in pairs} <= {*hello.heard.get(ours, ())}:
-            return None
+        pairs = [pair for pair in enumerate(hello.planes) if pair in other.seen]
+        both = {(nic, plane) for plane, nic in pairs} <= {*hello.heard.get(ours, ())}
         return Met(
             hello.name,
             tuple(ip_address(other.seen[pair]) for pair in pairs),
             hello.inner,
-            hello.done,
+            ready=len(pairs) == planes and both and hello.done,
         )
 
     def _crossed(self, other: _Other) -> str | None:

@@ -38,7 +38,7 @@ class Member:
 
     def hear(self, plane: int, source: str, hello: Hello, now_ns: int) -> None:
         met = self.meeting.hear(plane, source, hello, now_ns=now_ns)
-        if met is not None and met.name not in self.config.by_name:
+        if met is not None and met.ready and met.name not in self.config.by_name:
             self.met.append(met)
             host = network.host(met.name, met.endpoints)
             self.config = replace(self.config, peers=(*self.config.peers, Peer(host, ())))
@@ -155,6 +155,13 @@ def test_host_that_looks_for_members_takes_their_planes(members: list[Member]) -
         met = one.met[-1]
         assert met.name == "A0"
         assert [str(each) for each in met.endpoints] == [address("A", 1), address("A", 0)]
+
+
+def test_host_is_judged_before_it_has_found_everybody(members: list[Member]) -> None:
+    one, new = members[0], Discovery("b", "run", ["eth1", "eth2"], ("10.1.2.3",), 2)
+    met = one.meeting.hear(0, address("b", 0), new.hello(0), now_ns=SECOND)
+    assert met is not None
+    assert (met.name, met.inner, met.ready) == ("b", ("10.1.2.3",), False)
 
 
 def test_two_hosts_of_one_name(members: list[Member]) -> None:
