@@ -144,9 +144,7 @@ class PeerInfo:
     admitted: bool = False  # no file lists it; it was taken as a peer because it knows the secret
     endpoints: list[str] | None = None  # its addresses by plane; None: they follow from the fabric
     next_hops: list[str | None] | None = None  # MAC address by plane; one is None until it is known
-    followed: list[str] | None = (
-        None  # prefixes behind it by routes of others over mrc0; None: none
-    )
+    followed: list[str] | None = None  # prefixes behind it by others' routes over mrc0; None: none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

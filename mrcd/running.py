@@ -12,7 +12,6 @@ import contextlib
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from ipaddress import ip_address, ip_interface
 from pathlib import Path
 
 from mrcd.config import admission, render
@@ -322,10 +321,8 @@ class Running:
     def _met(self, met: Met) -> None:
         """Take a host that was found on all planes as a peer, soon, or tell it why not."""
         networks = [address.network for address in self.config.mrc0.addresses]
-        found = [(ip, net) for ip in map(ip_address, met.inner) for net in networks if ip in net]
-        addresses = tuple(ip_interface((ip, net.prefixlen)) for ip, net in dict(found).items())
-        host = replace(network.host(met.name, met.endpoints), addresses=addresses)
-        if len(addresses) != len(met.inner):
+        host = network.found(met.name, met.endpoints, met.inner, networks)
+        if any(address.network not in networks for address in host.addresses):
             ours = " ".join(map(str, networks))
             reason = f"{met.name}'s addresses {' '.join(met.inner)} are not all in {ours}"
             self.discovering.meeting.refuse(met.name, reason)

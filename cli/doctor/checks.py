@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from cli.doctor.firewall import opening
 from mrcd.linux.kernel import FORWARDING, version
 from mrcd.linux.neighbortable import Table
 
@@ -480,21 +481,9 @@ def firewall(facts: Facts) -> Finding | None:
     if not port:
         return None
     if facts.closed and facts.daemon != "ok":
-        found = (
-            f"{', '.join(facts.closed)} drops what comes to UDP port {port}, to which peers send "
-            "hand-shakes"
-        )
-        fix = tuple(f"nft insert rule {chain} udp dport {port} accept" for chain in facts.closed)
-        return Finding("firewall", "warn", found, fix)
-    if facts.hello_port and facts.hushed:
-        found = (
-            f"{', '.join(facts.hushed)} drops what comes to UDP port {facts.hello_port}, by which "
-            "hosts find each other"
-        )
-        fix = tuple(
-            f"nft insert rule {chain} udp dport {facts.hello_port} accept" for chain in facts.hushed
-        )
-        return Finding("firewall", "warn", found, fix)
+        return _dropped(facts.closed, port, "to which peers send hand-shakes")
+    if facts.hushed:
+        return _dropped(facts.hushed, facts.hello_port, "by which hosts find each other")
     unknown = facts.closed is None and facts.daemon != "ok"
     here = (
         f"one here must let UDP port {port} in" if unknown else f"none here drops UDP port {port}"
@@ -502,6 +491,11 @@ def firewall(facts: Facts) -> Finding | None:
     *some, last = map(str, facts.udp_ports) if facts.udp_ports else ("",)
     between = f"; those between hosts must pass UDP ports {', '.join(some)} and {last}"
     return _ok("firewall", here + (between if some else ""))
+
+
+def _dropped(chains: tuple[str, ...], port: int, what: str) -> Finding:
+    found = f"{', '.join(chains)} drops what comes to UDP port {port}, {what}"
+    return Finding("firewall", "warn", found, opening(chains, port))
 
 
 def gateway(facts: Facts) -> Finding | None:

@@ -32,6 +32,11 @@ def closed(ruleset: Mapping[str, Any], port: int) -> tuple[str, ...]:
     return _shut(ruleset, "input", lambda match: _excludes(match, port))
 
 
+def opening(chains: Iterable[str], port: int) -> tuple[str, ...]:
+    """Return the commands that let packets to a UDP port in at the head of each chain."""
+    return tuple(f"nft insert rule {chain} udp dport {port} accept" for chain in chains)
+
+
 def barred(ruleset: Mapping[str, Any], interface: str) -> tuple[str, ...]:
     """Return the chains that drop all new packets which are forwarded from an interface."""
     return _shut(ruleset, "forward", lambda match: _from_others(match, interface))

@@ -257,15 +257,14 @@ def _refuse_second(where: undoing.Places, folder: Path) -> None:
 def _refuse_firewall() -> None:
     """Raise CommandError if this host's firewall drops what other hosts send to find it."""
     from cli.doctor import facts  # noqa: PLC0415
+    from cli.doctor.firewall import opening  # noqa: PLC0415
     from mrcd.config.sections import Transport  # noqa: PLC0415
     from mrcd.linux.groupsocket import PORT  # noqa: PLC0415
 
     for port in (PORT, Transport().control_port):
         chains = facts.closed(port)
         if chains:
-            remedy = "; ".join(
-                f"nft insert rule {chain} udp dport {port} accept" for chain in chains
-            )
+            remedy = "; ".join(opening(chains, port))
             raise CommandError(
                 f"this host's firewall ({', '.join(chains)}) drops UDP port {port}, by which the "
                 f"hosts hear each other: `{remedy}`"

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_interface, ip_network
 
 from cli.quick.discovery import Plan
-from mrcd.fabric.hosts import Address, Host, Interface, Network
+from mrcd.fabric import network
+from mrcd.fabric.hosts import Host
 
 NETWORK4 = IPv4Network("10.99.0.0/16")
 NETWORK6 = IPv6Network("fd99::/64")
@@ -73,18 +74,6 @@ def admitted(addresses: Sequence[str], plan: Plan) -> list[Host]:
     """
     networks = [ip_interface(each).network for each in addresses]
     return [
-        Host(
-            peer.name,
-            1,
-            1,
-            tuple(_interface(ip_address(each), networks) for each in peer.inner),
-            endpoints=tuple(map(ip_address, peer.endpoints)),
-        )
+        network.found(peer.name, [*map(ip_address, peer.endpoints)], peer.inner, networks)
         for peer in plan.peers
     ]
-
-
-def _interface(ip: Address, networks: Sequence[Network]) -> Interface:
-    """Return an address with the length of the network it is in, or alone."""
-    lengths = [network.prefixlen for network in networks if ip in network]
-    return ip_interface((ip, lengths[0] if lengths else ip.max_prefixlen))

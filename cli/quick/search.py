@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from cli.quick.discovery import Discovery, Plan
-from mrcd.handshake.hello import BadHello, decode, encode
+from mrcd.handshake.hello import BadHello, decode, encode, spaced_s
 from mrcd.linux.groupsocket import DATAGRAM_MAX, GROUP, PORT, has_carrier, open_on
 
 PERIOD_S = 0.25
@@ -19,8 +19,6 @@ TELL_S = 2.0
 """After this time without an agreement it is said what is missing, and again when it changes."""
 PART_S = 2.5
 """For this time a host still says Hello to one with which it can never agree."""
-HELLOS_MAX_PER_S = 200
-"""Hellos that all hosts together send on a network, about; where they are many, each says fewer."""
 
 
 class NotFound(Exception):
@@ -73,7 +71,9 @@ class _Search:
         settled_s: float | None = None
         while True:
             self._say()
-            self._hear(selector, time.monotonic() + self._period_s())
+            hosts = len(self._discovery.hosts) + 1
+            period_s = spaced_s(PERIOD_S, hosts, len(self._sockets))
+            self._hear(selector, time.monotonic() + period_s)
             now = time.monotonic()
             if self._discovery.clash is not None:
                 self._part(selector, now)
@@ -111,11 +111,6 @@ class _Search:
         if dark := [nic for sock, nic in both if not has_carrier(sock, nic)]:
             why += f"; {', '.join(dark)}: no carrier, as without a cable or an end that is up"
         return why
-
-    def _period_s(self) -> float:
-        """Return the time between two Hellos: with many hosts on one network they are rarer."""
-        count = (len(self._discovery.hosts) + 1) * len(self._sockets)
-        return max(PERIOD_S, count / HELLOS_MAX_PER_S)
 
     def _say(self) -> None:
         for place, sock in enumerate(self._sockets):

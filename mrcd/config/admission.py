@@ -100,9 +100,7 @@ def why_not(config: Config, host: Host, frame: int) -> str | None:
 
     `frame` is the digest that the host states of its fabric file's frame; without one it is 0.
     """
-    if not config.fabric.described:
-        return _too_many_admitted(config) or conflict(config, host)
-    ours = digest.of_frame(config.fabric)
+    ours = digest.of_frame(config.fabric) if config.fabric.described else 0
     if frame != ours:
         there, here = digest.shown(frame), digest.shown(ours)
         return (
@@ -139,8 +137,8 @@ def conflict(config: Config, host: Host) -> str | None:
 def _unfit_in_network(config: Config, host: Host) -> str | None:
     """Return why a host cannot be in a network without a fabric file: its name, or its NICs."""
     name = host.name
-    if not NAME.fullmatch(name) or ELEMENT.fullmatch(name):
-        return f"{name!r} is no name of a host: it must be {NAME_RULE}, and unlike p0 and p0t1-2"
+    if wrong := _misnamed(name):
+        return wrong
     if name == config.host.name or name in config.by_name:
         return f"{name} is here already"
     for other in config.peers:
@@ -150,10 +148,16 @@ def _unfit_in_network(config: Config, host: Host) -> str | None:
     return None
 
 
+def _misnamed(name: str) -> str | None:
+    if NAME.fullmatch(name) and not ELEMENT.fullmatch(name):
+        return None
+    return f"{name!r} is no name of a host: it must be {NAME_RULE}, and unlike p0 and p0t1-2"
+
+
 def _malformed(config: Config, host: Host) -> str | None:
     fabric, name = config.fabric, host.name
-    if not NAME.fullmatch(name) or ELEMENT.fullmatch(name):
-        return f"{name!r} is no name of a host: it must be {NAME_RULE}, and unlike p0 and p0t1-2"
+    if wrong := _misnamed(name):
+        return wrong
     if not 1 <= host.t0 <= fabric.t0:
         return (
             f"{name} is at T0 {host.t0}, and the fabric file has t0 = {fabric.t0}; raise t0 in "

@@ -217,19 +217,20 @@ class PeerTable:
 
         None of them is in the configuration. OSError if they do not fit.
         """
-        for prefix in self.followed.keys() - leads.keys():
-            del self.followed[prefix]
-            self.prefixes.lead(prefix, None)
+        self._unfollow(self.followed.keys() - leads.keys())
         for prefix, name in leads.items():
             if self.followed.get(prefix) != name and name in self.indices:
                 self.prefixes.lead(prefix, self.indices[name])
                 self.followed[prefix] = name
 
-    def remove(self, peer: Peer) -> None:
-        """Forget a peer whose prefixes are dropped and whose QPs are forgotten already."""
-        for prefix in [prefix for prefix, name in self.followed.items() if name == peer.name]:
+    def _unfollow(self, prefixes: Iterable[Prefix]) -> None:
+        for prefix in prefixes:
             del self.followed[prefix]
             self.prefixes.lead(prefix, None)
+
+    def remove(self, peer: Peer) -> None:
+        """Forget a peer whose prefixes are dropped and whose QPs are forgotten already."""
+        self._unfollow([prefix for prefix, name in self.followed.items() if name == peer.name])
         for plane in range(self._config().fabric.planes):
             address = underlay.of(self._config().fabric).packed(peer.host, plane)
             bpf.delete(self._dp.maps["sources"], address)

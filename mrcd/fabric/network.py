@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, Literal
 
-from mrcd.fabric.hosts import Address, Host
+from mrcd.fabric.hosts import Address, Host, Interface, Network
 from mrcd.fabric.routing import Routing
 from mrcd.fabric.shape import MTU_MAX, Fabric
 
@@ -33,6 +33,22 @@ _NOWHERE: dict[int, Address] = {
 def host(name: str, endpoints: Sequence[Address], public_key: str = "") -> Host:
     """Return a host of a network, with its NICs' addresses by plane."""
     return Host(name, 1, 1, (), public_key, tuple(endpoints))
+
+
+def found(
+    name: str, endpoints: Sequence[Address], inner: Sequence[str], networks: Sequence[Network]
+) -> Host:
+    """Return a host as it tells of itself: `inner` are its addresses of mrc0, without a length.
+
+    Each has that of the first of `networks` that it is in, or stands alone.
+    """
+
+    def placed(ip: Address) -> Interface:
+        lengths = (network.prefixlen for network in networks if ip in network)
+        return ipaddress.ip_interface((ip, next(lengths, ip.max_prefixlen)))
+
+    addresses = tuple(placed(ipaddress.ip_address(each)) for each in inner)
+    return replace(host(name, endpoints), addresses=addresses)
 
 
 def nowhere(version: int) -> Address:

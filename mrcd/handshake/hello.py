@@ -22,6 +22,8 @@ NICS_MAX: Final = 8
 _NAME_MAX, _INNER_MAX, _WHY_MAX = 31, 8, 300
 HOSTS_MAX: Final = 64
 """The most hosts that one Hello speaks of."""
+_PER_S = 200
+"""Hellos that all hosts together send on a network, about; where they are many, each says fewer."""
 _CONTEXT = b"mrcd quick discovery"
 
 
@@ -55,6 +57,11 @@ class Hello:
     leaving: bool = False
     refused: Mapping[str, str] = field(default_factory=dict)
     seeks: tuple[str, ...] = ()
+
+
+def spaced_s(period_s: float, hosts: int, nics: int) -> float:
+    """Return the time between two Hellos: `period_s`, or more where there are many hosts."""
+    return max(period_s, hosts * nics / _PER_S)
 
 
 def encode(hello: Hello, key: bytes) -> bytes:

@@ -56,15 +56,16 @@ class PathFeed:
             rtt_ns=event["rtt_ns"] or None,
             missed=0,
         )
-        log.debug(
-            "path.changed",
-            peer=told.peer,
-            qp=told.qp,
-            ev=f"{told.ev:#x}",
-            before=told.from_state,
-            state=told.to_state,
-            cause=told.cause,
-        )
+        if debugging():
+            log.debug(
+                "path.changed",
+                peer=told.peer,
+                qp=told.qp,
+                ev=f"{told.ev:#x}",
+                before=told.from_state,
+                state=told.to_state,
+                cause=told.cause,
+            )
         for waiting, missed in self._watchers.items():
             try:
                 waiting.put_nowait(replace(told, missed=missed))

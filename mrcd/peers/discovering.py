@@ -12,15 +12,13 @@ from ipaddress import IPv6Address
 from typing import Final
 
 from mrcd.config.config import Current
-from mrcd.handshake.hello import BadHello, Hello, decode, encode
+from mrcd.handshake.hello import BadHello, Hello, decode, encode, spaced_s
 from mrcd.linux.groupsocket import DATAGRAM_MAX, GROUP, PORT, open_on
 from mrcd.peers.meeting import Meeting, Met
 from mrcd.service.log import get_logger
 
 log = get_logger()
 
-HELLOS_MAX_PER_S: Final = 200
-"""Hellos that all hosts together send on a network, about; where they are many, each says fewer."""
 READS_MAX: Final = 64
 """Hellos that are read at once; the event loop has other work."""
 FAREWELLS: Final = 3
@@ -57,8 +55,8 @@ class Discovering:
         self.meeting.forget_silent(now_ns=now)
         self._open()
         self._say()
-        count = (self.meeting.count + 1) * len(self._sockets)
-        period_s = max(self.meeting.period_s(now_ns=now), count / HELLOS_MAX_PER_S)
+        wanted_s = self.meeting.period_s(now_ns=now)
+        period_s = spaced_s(wanted_s, self.meeting.count + 1, len(self._sockets))
         self._timer = asyncio.get_running_loop().call_later(period_s, self._turn)
 
     def _hurry(self, period_s: float) -> None:

@@ -56,7 +56,7 @@ class _Other:
 
 
 class Meeting:
-    """The hosts that one host hears. `peers` are the names of its peers."""
+    """The hosts that one host hears."""
 
     def __init__(self, config: Current, rng: random.Random) -> None:
         self._config = config

@@ -15,56 +15,46 @@ from mrcd.config.overlap import Prefix, meet, within
 from mrcd.repair.wanted import Finding, Kind, Present, Wanted
 
 
-def followed(wanted: Wanted, present: Present, mrc0: int) -> dict[Prefix, str]:
+def led(wanted: Wanted, present: Present) -> tuple[dict[Prefix, str], list[Finding]]:
     """Return the prefixes that belong to a peer by routes of others, with the peer's name.
 
-    `mrc0` is its index.
+    Beside them are the routes of others over mrc0 that lead to no peer.
     """
-    found: dict[Prefix, str] = {}
-    for route in _others(wanted, present, mrc0):
-        hop = present.next_hops.get(str(route))
-        if hop is None or not any(_inside(route, around) for around in wanted.routed):
-            continue
-        if (peer := _peer_at(wanted, hop)) is not None:
-            found[route] = peer
-    return found
-
-
-def nobodys(wanted: Wanted, present: Present, mrc0: int) -> Iterator[Finding]:
-    """Yield the routes of others over mrc0 that lead to no peer."""
-    known = followed(wanted, present, mrc0)
-    for route in _others(wanted, present, mrc0):
-        if route in known:
-            continue
-        hop = present.next_hops.get(str(route))
+    followed: dict[Prefix, str] = {}
+    nobodys = []
+    for text, route in _others(wanted, present):
+        hop = present.next_hops.get(text)
         peer = None if hop is None else _peer_at(wanted, hop)
-        by = "" if hop is None else f" by {hop}"
+        if peer is not None and any(_inside(route, around) for around in wanted.routed):
+            followed[route] = peer
+        else:
+            nobodys.append(_nobodys(wanted.mrc0, text, hop, peer))
+    return followed, nobodys
+
+
+def _nobodys(mrc0: str, route: str, hop: str | None, peer: str | None) -> Finding:
+    """Return what is wrong with a route: `peer` is the one that has its next hop, if one has."""
+    by = "" if hop is None else f" by {hop}"
+    remedy = f"add {route} to `allowed` of the peer behind which they are, and to `routed` there"
+    if peer is not None:
         remedy = (
-            f"add {route} to `allowed` of the peer behind which they are, and to `routed` there"
+            f"put {route}, or a prefix around all such routes, into `routed` of [mrc0] here "
+            f"and at {peer}: within it next hops are followed"
         )
-        if peer is not None:
-            remedy = (
-                f"put {route}, or a prefix around all such routes, into `routed` of [mrc0] here "
-                f"and at {peer}: within it next hops are followed"
-            )
-        yield Finding(
-            Kind.FOREIGN,
-            f"route {route}",
-            f"a route leads to {route} over {wanted.mrc0}{by}, and no peer has these addresses",
-            remedy,
-        )
+    text = f"a route leads to {route} over {mrc0}{by}, and no peer has these addresses"
+    return Finding(Kind.FOREIGN, f"route {route}", text, remedy)
 
 
-def _others(wanted: Wanted, present: Present, mrc0: int) -> Iterator[Prefix]:
+def _others(wanted: Wanted, present: Present) -> Iterator[tuple[str, Prefix]]:
     """Yield the routes over mrc0 that are neither ours nor to networks of mrc0 nor to a peer's."""
-    addresses = wanted.addresses | present.addresses.get(mrc0, frozenset())
+    addresses = wanted.addresses | present.addresses.get(wanted.index, frozenset())
     connected = {str(ip_interface(address).network) for address in addresses}
-    for text in present.routes.get(mrc0, {}):
+    for text in present.routes.get(wanted.index, {}):
         if text in wanted.routes or text in connected or (route := ip_network(text)).is_link_local:
             continue
         if any(meet(route, prefix) for prefixes in wanted.owned.values() for prefix in prefixes):
             continue
-        yield route
+        yield text, route
 
 
 def _inside(route: Prefix, around: Prefix) -> bool:

@@ -29,7 +29,7 @@ from mrcd.repair import nexthops, reading
 from mrcd.repair.repeats import WITHIN_S, Repeats
 from mrcd.repair.wanted import Finding, Kind, Present, Wanted, compare
 from mrcd.service.findings import Findings
-from mrcd.service.log import get_logger
+from mrcd.service.log import debugging, get_logger
 
 log = get_logger()
 
@@ -110,7 +110,8 @@ class Repair:
         if change is not None and change.dst is not None:
             ours = change.dst in self._routes and (change.gone or not ours)
         if ours:
-            log.debug("interface.changed", what=None if change is None else asdict(change))
+            if debugging():
+                log.debug("interface.changed", what=None if change is None else asdict(change))
             self._wake.set()
 
     async def _wait(self) -> None:
@@ -149,7 +150,7 @@ class Repair:
         """Follow routes of others by next hops; return those that lead to no peer."""
         if wanted.index not in present.links:
             return []
-        found = nexthops.followed(wanted, present, wanted.index)
+        found, nobodys = nexthops.led(wanted, present)
         try:
             self._means.follow(found)
         except OSError as error:
@@ -159,7 +160,7 @@ class Repair:
         if found != self._followed:
             log.info("routes.followed", prefixes=len(found), before=len(self._followed))
             self._followed = found
-        return list(nexthops.nobodys(wanted, present, wanted.index))
+        return nobodys
 
     def _spread(self) -> dict[str, str]:
         """Have packets spread over CPUs again; return where they cannot be, with the remedy."""
