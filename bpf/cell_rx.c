@@ -22,6 +22,7 @@ struct cell_in {
 	struct mrc_rx *rx;
 	struct mrc_keys *k;
 	struct piece *p;         /* in the chain */
+	u32 plane;               /* ours, by which it came */
 	u32 key;                 /* of its record in a capture */
 };
 
@@ -133,8 +134,7 @@ static __always_inline u32 check_outer(struct __sk_buff *skb, struct cell_in *in
 	} else if (out.told != len || out.ip_told != len) {
 		return MRC_C_DROP_LENGTH;
 	}
-	if ((in->p->label & CELL_LABEL_EV) >> (MRC_EV_PLANE_SHIFT - 16) != plane)
-		return MRC_C_DROP_ENTROPY;
+	in->plane = plane;
 	return 0;
 }
 
@@ -149,6 +149,8 @@ static __always_inline u32 check_state(struct cell_in *in, const struct mrc_cell
 	in->k = keys.lookup(&qp);
 	if (!in->q || !in->rx || !in->k || in->q->state < MRC_QP_RECEIVE)
 		return MRC_C_DROP_QPN;
+	if (our_plane(peer_get(in->q->peer), ev_plane(piece_ev(in->p))) != in->plane)
+		return MRC_C_DROP_ENTROPY;
 	/* Where data comes in packets, trials tell its sender whether cells get through again. */
 	if (in->q->framing != MRC_FRAMING_CELL && st->mss != bpf_htons(MRC_CELL_MARK | MRC_CELL_STUB))
 		return MRC_C_DROP_FRAMING;

@@ -109,8 +109,8 @@ static __always_inline int has_endpoint_tag(void *data, void *end, const struct 
 }
 
 /*
- * A packet for QP 2; mrc_receive has checked its addresses, lengths, headers and
- * plane. A request may have anything in its EV below the plane, and is answered on
+ * A packet for QP 2; mrc_receive has checked its addresses, lengths and
+ * headers. A request may have anything in its EV below the plane, and is answered on
  * that EV. Responses are those to our requests, whose EVs are paths of ours.
  */
 static __always_inline int on_endpoint(struct hook_ctx *ctx, const struct mrc_host *h,
@@ -122,6 +122,7 @@ static __always_inline int on_endpoint(struct hook_ctx *ctx, const struct mrc_ho
 	struct mrc_peer_plane *pp;
 	struct mrc_balance *b;
 	struct mrc_source key;
+	struct mrc_peer *known;
 	u32 *peer, op, id, why;
 
 	if (data + MRC_ENDPOINT_REQ_FRAME_LEN > end)
@@ -134,8 +135,11 @@ static __always_inline int on_endpoint(struct hook_ctx *ctx, const struct mrc_ho
 		return drop(MRC_C_DROP_STRANGER);
 	pp = peer_plane_get(*peer, plane);
 	b = balance_get(*peer);
-	if (!b || !pp || !envelope_is_from(data, pp->addr))
+	known = peer_get(*peer);
+	if (!b || !pp || !known || !envelope_is_from(data, pp->addr))
 		return drop(MRC_C_DROP_STRANGER);
+	if (our_plane(known, ev_plane(ev)) != plane)
+		return drop(MRC_C_DROP_ENTROPY);
 	if (bth->opcode != MRC_OP_ENDPOINT_REQ && bth->opcode != MRC_OP_ENDPOINT_RSP)
 		return drop(MRC_C_DROP_OPCODE);
 	if (!has_endpoint_tag(data, end, h, *peer, bth))
@@ -149,6 +153,6 @@ static __always_inline int on_endpoint(struct hook_ctx *ctx, const struct mrc_ho
 	id = bpf_ntohs(bth->psn_lo);
 	if (op != MRC_ENDPOINT_EV_PROBE && op != MRC_ENDPOINT_PORT_STATUS)
 		return drop(MRC_C_DROP_OPCODE);
-	why = endpoint_request(b, op, id, bpf_ntohl(erth->port_status_mask) & 0xff);
-	return endpoint_answer(ctx, h, pl, pp, ev, op, id, *peer, why);
+	why = endpoint_request(b, op, id, our_planes(known, bpf_ntohl(erth->port_status_mask)));
+	return endpoint_answer(ctx, h, pl, pp, ev_on(plane, ev), op, id, *peer, why);
 }

@@ -58,6 +58,35 @@ static __always_inline __u32 ev_plane(__u32 ev)
 	return ev >> MRC_EV_PLANE_SHIFT;
 }
 
+/*
+ * Two hosts may number their planes differently, and have some that the other one lacks. An EV
+ * in a packet has its sender's number. Our number of a peer's plane, or MRC_NOT_OURS.
+ */
+static __always_inline __u32 our_plane(const struct mrc_peer *peer, __u32 theirs)
+{
+	return peer ? peer->ours >> 4 * (theirs & 15) & 15 : MRC_NOT_OURS;
+}
+
+/* A mask of a peer's planes, by our numbers. */
+static __always_inline __u32 our_planes(const struct mrc_peer *peer, __u32 theirs)
+{
+	__u32 ours = 0, i;
+
+	if (!peer || peer->ours == MRC_OURS_ALIKE)
+		return theirs & 0xff;
+	#pragma unroll
+	for (i = 0; i < MRC_MAX_PLANES; i++)
+		if (theirs >> i & 1)
+			ours |= 1 << our_plane(peer, i);
+	return ours & 0xff;
+}
+
+/* The EV of the same path as `ev`, a peer's, on our plane. */
+static __always_inline __u32 ev_on(__u32 plane, __u32 ev)
+{
+	return plane << MRC_EV_PLANE_SHIFT | (ev & ((1u << MRC_EV_PLANE_SHIFT) - 1));
+}
+
 /* The PSN of a packet, 24 bits. */
 static __always_inline __u32 bth_psn(const struct mrc_bth *bth)
 {

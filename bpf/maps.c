@@ -54,6 +54,7 @@ BPF_LPM_TRIE(prefixes, struct mrc_prefix, u32, CFG_MAX_PREFIXES);
 BPF_ARRAY(peers, struct mrc_peer, CFG_MAX_PEERS);
 BPF_HASH(sources, struct mrc_source, u32, CFG_MAX_PEERS * MRC_MAX_PLANES);
 BPF_ARRAY(peer_planes, struct mrc_peer_plane, CFG_MAX_PEERS * MRC_MAX_PLANES);
+BPF_HASH(relays, struct mrc_relayed, struct mrc_relay, NEXT_HOPS ? MRC_RELAYS : 1);
 BPF_ARRAY(balances, struct mrc_balance, CFG_MAX_PEERS);
 BPF_ARRAY(qps, struct mrc_qp, CFG_MAX_QPS);
 BPF_ARRAY(txs, struct mrc_tx, CFG_MAX_QPS);

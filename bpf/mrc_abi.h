@@ -98,7 +98,8 @@ struct mrc_host {                /* map host, one entry; written by the daemon *
 	__u8 keyed;              /* 1: a key that was not installed is none; 0: it is zero */
 	__u8 inner;              /* 1: only packets from the peer's inner addresses to ours reach mrc0 */
 	__u8 hops_min;           /* the least hop limit with which a daemon's message arrives from within the fabric */
-	__u8 pad[3];
+	__u8 relays;             /* 1: map relays is not empty */
+	__u8 pad[2];
 	__u64 survey_key[2];     /* of our own survey probes, which come back to us */
 	__u64 mac1_key[2];       /* of mac1, which shows that who asks for keys knows our public key */
 };
@@ -138,10 +139,13 @@ struct mrc_plane {               /* map planes[8]; written by the daemon */
 #define MRC_OWNER 0x7fffffff     /* in maps addresses and prefixes: the peer that has them ... */
 #define MRC_OWNER_SELF 0x7fffffff /* ... or this host */
 #define MRC_OWNER_CLOSED 0x80000000 /* and, beside it: nothing more is sent there */
+#define MRC_NOT_OURS 15          /* ... if the peer is alone with that plane, as far as is known */
+#define MRC_OURS_ALIKE 0xffffffff76543210ull /* both number their planes alike */
 struct mrc_peer {                /* map peers; written by the daemon */
 	__u32 qp_base;
 	__u32 qp_mask;           /* number of QPs - 1 */
-	__u64 plane_mask;        /* planes usable at the peer, a bit each; daemon */
+	__u64 plane_mask;        /* planes by which the peer can be reached, a bit each; daemon */
+	__u64 ours;              /* by the peer's number of a plane, 4 bits each: ours of the same network, MRC_NOT_OURS ... */
 	__u64 unheard_ns;        /* the daemon hears nothing of it; true until then, unless the daemon says so again */
 };
 
@@ -193,6 +197,19 @@ struct mrc_peer_plane {          /* map peer_planes[peer * 8 + plane]; daemon */
 	__u32 addr[4];           /* net: the peer's inner address */
 	__u32 usids[4];          /* net: outer destination, T1 index zero; in a network without a fabric, the
 				    next hop's MAC address in the first 6 bytes */
+};
+
+/* Packets of two other hosts that are handed on from one plane to another, by both their addresses. */
+#define MRC_RELAYS 8192          /* room for them: pairs of addresses, each way */
+struct mrc_relayed {             /* key of map relays; net */
+	__u32 from[4];
+	__u32 to[4];
+};
+
+struct mrc_relay {               /* map relays; daemon */
+	__u32 plane;             /* by which they leave ... */
+	__u8 mac[6];             /* ... and for which neighbour */
+	__u8 pad[2];
 };
 
 struct mrc_qp {                  /* map qps; written by the daemon */
@@ -712,6 +729,8 @@ struct mrc_counter_name {        /* map counter_names[counter]; daemon */
 #define MRC_C_DROP_TOO_LONG 121  /* dropped: longer than what gets through to the peer, and sent before that was known */
 #define MRC_C_TRIAL_RX 122       /* stubs of packets that had arrived: mostly peers' trials */
 #define MRC_C_DROP_NOT_OURS 123  /* dropped: from an address that is none of this host's, which the peer would drop */
-#define MRC_C_COUNT 124
+#define MRC_C_RELAYED 124        /* packets of two other hosts that were handed on from one plane to another */
+#define MRC_C_DROP_RELAY 125     /* dropped: to be handed on to a plane that is not there, or after too many hops */
+#define MRC_C_COUNT 126
 
 #endif

@@ -106,7 +106,7 @@ static __always_inline int receive_trimmed(struct hook_ctx *ctx, const struct mr
 {
 	void *data = HOOK_DATA(ctx), *end = HOOK_END(ctx);
 	struct mrc_tseth *tseth = data + MRC_BODY_OFF + MRC_METH_LEN;
-	u32 qp = pkt->qp, ev = pkt->ev, psn = pkt->psn, ts, why;
+	u32 qp = pkt->qp, ev = pkt->ev, psn = pkt->psn, ts, why, back = ev_on(pkt->plane, ev);
 	struct mrc_rx *rx = rxs.lookup(&qp);
 
 	if (!rx)
@@ -121,11 +121,11 @@ static __always_inline int receive_trimmed(struct hook_ctx *ctx, const struct mr
 		return drop(MRC_C_DROP_SKB);
 	data = HOOK_DATA(ctx);
 	end = HOOK_END(ctx);
-	if (put_nack_frame(data, end, h, pkt->q, pkt->k, pkt->pl, pkt->pp, ev, next_count(qp, ev),
-			   pkt->trimmed, psn, ev, ts))
+	if (put_nack_frame(data, end, h, pkt->q, pkt->k, pkt->pl, pkt->pp, back,
+			   next_count(qp, back), pkt->trimmed, psn, ev, ts))
 		return drop(MRC_C_DROP_SKB);
 	count_trimmed(pkt->trimmed);
-	capture_answer(ctx, ev_plane(ev), qp, pkt->q->peer, MRC_C_NACK_TX);
+	capture_answer(ctx, pkt->plane, qp, pkt->q->peer, MRC_C_NACK_TX);
 	return SAYS(hook_send(ctx, pkt->pl->ifindex), MRC_C_NACK_TX);
 }
 
@@ -424,6 +424,8 @@ static __always_inline u32 find_connection(void *data, struct packet *pkt)
 	pkt->pp = peer_plane_get(pkt->q->peer, pkt->plane);
 	if (!pkt->pp || !envelope_is_from(data, pkt->pp->addr))
 		return MRC_C_DROP_SOURCE;
+	if (our_plane(peer_get(pkt->q->peer), ev_plane(pkt->ev)) != pkt->plane)
+		return MRC_C_DROP_ENTROPY;
 	pkt->qp = qp;
 	pkt->psn = bth_psn(bth);
 	pkt->flags = bth->aux & (MRC_BTH_ACKREQ | MRC_BTH_RTX);
@@ -432,7 +434,10 @@ static __always_inline u32 find_connection(void *data, struct packet *pkt)
 	return 0;
 }
 
-/* Did a SACK, NACK or probe arrive before? Its tag is right. Returns the counter of that, or 0. */
+/*
+ * Did a SACK, NACK or probe arrive before? Its tag is right. The sender counts by its own
+ * numbers of the planes, which are in the EV. Returns the counter of that, or 0.
+ */
 static __always_inline u32 check_replay(const struct mrc_host *h, u32 qp, u32 plane, u32 count)
 {
 	u32 index = qp * MRC_MAX_PLANES + plane;
@@ -457,7 +462,8 @@ static __always_inline u32 check_control(void *data, void *end, const struct mrc
 		return MRC_C_DROP_LENGTH;
 	if (!has_tag(data, key, len))
 		return MRC_C_DROP_TAG;
-	return check_replay(h, pkt->qp, pkt->plane, bpf_ntohl(auth->count));
+	return check_replay(h, pkt->qp, ev_plane(envelope_ev(data)) & (MRC_MAX_PLANES - 1),
+			    bpf_ntohl(auth->count));
 }
 
 /* Check the tag of data, trimmed or whole. */
@@ -548,7 +554,7 @@ static __always_inline int refuse_opcode(struct hook_ctx *ctx, const struct mrc_
 	void *data = HOOK_DATA(ctx), *end = HOOK_END(ctx);
 	struct mrc_bth *bth = data + MRC_BTH_OFF;
 	struct mrc_tseth *tseth = data + MRC_BODY_OFF + MRC_METH_LEN;
-	u32 qp, ts = 0, len = MRC_METH_LEN + MRC_RETH_LEN;
+	u32 qp, ts = 0, len = MRC_METH_LEN + MRC_RETH_LEN, back;
 	struct mrc_rx *rx;
 
 	if (data + MRC_BODY_OFF + MRC_METH_LEN + MRC_TSETH_LEN > end || pkt->trimmed)
@@ -561,9 +567,10 @@ static __always_inline int refuse_opcode(struct hook_ctx *ctx, const struct mrc_
 		len += MRC_IMMDT_LEN;
 	pkt->ev = envelope_ev(data);
 	if (pkt->body < len || !headers_are_whole(ctx, len, pkt->body) ||
-	    ev_plane(pkt->ev) != pkt->plane || (pkt->ev & 0xffff) || find_connection(data, pkt) ||
+	    (pkt->ev & 0xffff) || find_connection(data, pkt) ||
 	    h->keyed)            /* such a write has no tag */
 		return drop(why);
+	back = ev_on(pkt->plane, pkt->ev);
 	qp = pkt->qp;
 	rx = rxs.lookup(&qp);
 	pkt->k = keys.lookup(&qp);
@@ -571,8 +578,8 @@ static __always_inline int refuse_opcode(struct hook_ctx *ctx, const struct mrc_
 		return drop(why);
 	data = HOOK_DATA(ctx);
 	end = HOOK_END(ctx);
-	if (put_nack_frame(data, end, h, pkt->q, pkt->k, pkt->pl, pkt->pp, pkt->ev,
-			   next_count(qp, pkt->ev), MRC_NACK_UNEXP_EVENT, pkt->psn, pkt->ev, ts))
+	if (put_nack_frame(data, end, h, pkt->q, pkt->k, pkt->pl, pkt->pp, back,
+			   next_count(qp, back), MRC_NACK_UNEXP_EVENT, pkt->psn, pkt->ev, ts))
 		return drop(why);
 	count(why);
 	count(MRC_C_NACK_TX_EVENT);
@@ -588,6 +595,38 @@ static __always_inline int receive_message(struct hook_ctx *ctx, const struct mr
 				 admit_message(ctx, h, pkt->pl, pkt->udp_len - MRC_UDP_LEN);
 
 	return why ? drop(why) : to_stack(ctx, pkt->pl, MRC_C_CONTROL_RX);
+}
+
+/*
+ * Hand on what two other hosts send each other over this one, as the daemon has arranged for
+ * both their addresses. The tags are theirs, and nothing of them is looked at. Returns 0 for
+ * every other packet, or what receive() returns.
+ */
+static __always_inline int relay(struct hook_ctx *ctx, void *data, void *end)
+{
+	struct ipv6hdr *outer = data + MRC_OUTER_OFF;
+	struct mrc_relayed key;
+	struct ethhdr *eth = data;
+	struct mrc_relay *there;
+	struct mrc_plane *pl;
+	u32 plane;
+
+	if (data + MRC_LINK_AND_OUTER > end)
+		return 0;
+	copy_addr(key.from, outer->saddr.s6_addr32);
+	copy_addr(key.to, outer->daddr.s6_addr32);
+	there = relays.lookup(&key);
+	if (!there || outer->nexthdr != IPPROTO_UDP)
+		return 0;
+	plane = there->plane;
+	pl = planes.lookup(&plane);
+	if (!pl || !pl->ifindex || pl->ifindex == hook_ifindex(ctx) || outer->hop_limit <= 1)
+		return drop(MRC_C_DROP_RELAY);
+	outer->hop_limit--;
+	copy_mac(eth->h_dest, there->mac);
+	copy_mac(eth->h_source, pl->mac);
+	count(MRC_C_RELAYED);
+	return SAYS(hook_send(ctx, pl->ifindex), MRC_C_RELAYED);
 }
 
 /*
@@ -609,6 +648,12 @@ static __always_inline int sort_out(struct hook_ctx *ctx, const struct mrc_host 
 		return drop(MRC_C_DROP_MARK);
 	if (*eth_proto(data) != MRC_ETH_PROTO)
 		return HOOK_STACK;
+	if (NEXT_HOPS && !ENCAP_IPV4 && h->relays) {
+		int left = relay(ctx, data, end);
+
+		if (left)
+			return left;
+	}
 	if (data + CELL_KNOWN <= end && envelope_is_cell(data, h))
 		return SAYS(HOOK_CELL, MRC_CAPTURE_PASSED);
 	hook_pull(ctx, HEADERS);
@@ -658,8 +703,6 @@ static __always_inline int receive(struct hook_ctx *ctx)
 
 	/* whose is it? */
 	pkt.ev = envelope_ev(data);
-	if (ev_plane(pkt.ev) != pkt.plane)
-		return drop(MRC_C_DROP_ENTROPY);
 	if ((bth->dqpn & bpf_htonl(MRC_QPN_MASK)) == bpf_htonl(MRC_QPN_ENDPOINT))
 		return pkt.trimmed ? drop(MRC_C_DROP_OPCODE) :
 				     on_endpoint(ctx, h, pkt.pl, pkt.plane, pkt.ev);

@@ -501,7 +501,7 @@ int mrc_learn(struct __sk_buff *skb)
 		begin_release(&chain->release, qp, tx);
 		return go_on(skb, chain);
 	}
-	b->heard_ports = ~(u64)in->down;
+	b->heard_ports = ~(u64)our_planes(peer_get(q->peer), in->down);
 	find_missing(qp, h, tx, b, chain, tx->una, tx->high);
 	begin_resend(&chain->resend, qp, now, in->seen_ns, 0);
 	begin_release(&chain->release, qp, tx);

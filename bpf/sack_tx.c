@@ -5,7 +5,7 @@
  */
 
 /*
- * The EV on which to answer something that came by `ev`. The mirrored path is
+ * The EV on which to answer something that came by `ev`, the peer's. The mirrored path is
  * the best known one if its plane works in our direction. It alternates with the
  * reverse EV, the path of that plane that last brought an answer to us, in case
  * the mirrored path works in one direction only. If the plane is down here or
@@ -14,12 +14,13 @@
 static __always_inline u32 way_back(u32 qp, const struct mrc_host *h, const struct mrc_qp *q,
 				    const struct mrc_tx *tx, u32 ev, u32 turn)
 {
-	u32 plane = ev_plane(ev) & 7, other = plane, id;
 	struct mrc_balance *b = balance_get(q->peer);
 	struct mrc_peer *peer = peer_get(q->peer);
+	u32 plane = our_plane(peer, ev_plane(ev)) & 7, other = plane, id;
 	struct mrc_path *path;
 	u64 open, live;
 
+	ev = ev_on(plane, ev);
 	if (!b || !peer)
 		return ev;
 	open = tx->plane_use & usable_planes(h, peer, b);

@@ -48,7 +48,8 @@ static __always_inline u32 nack_cell(struct __sk_buff *skb, const struct mrc_hos
 				     const struct mrc_qp *q, const struct mrc_rx *rx,
 				     const struct piece *p, u32 *ifindex)
 {
-	u32 ev = (p->label & CELL_LABEL_EV) << 16, plane = ev_plane(ev), qp = p->qp, why;
+	u32 ev = piece_ev(p), qp = p->qp, why;
+	u32 plane = our_plane(peer_get(q->peer), ev_plane(ev)), back = ev_on(plane, ev);
 	struct mrc_keys *k = keys.lookup(&qp);
 	struct mrc_plane *pl = planes.lookup(&plane);
 	struct mrc_peer_plane *pp = peer_plane_get(q->peer, plane);
@@ -63,8 +64,8 @@ static __always_inline u32 nack_cell(struct __sk_buff *skb, const struct mrc_hos
 		return MRC_C_DROP_SKB;
 	data = SKB_DATA(skb);
 	end = SKB_END(skb);
-	if (put_nack_frame(data, end, h, q, k, pl, pp, ev, next_count(qp, ev), p->cut, p->psn, ev,
-			   p->label >> MRC_CELL_ATTEMPT_SHIFT))
+	if (put_nack_frame(data, end, h, q, k, pl, pp, back, next_count(qp, back), p->cut, p->psn,
+			   ev, p->label >> MRC_CELL_ATTEMPT_SHIFT))
 		return MRC_C_DROP_SKB;
 	count_trimmed(p->cut);
 	capture_skb(skb, RECORD_PACKET, plane, qp, q->peer, MRC_C_NACK_TX);

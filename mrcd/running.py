@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,12 +25,13 @@ from mrcd.datapath.detach import detach_with
 from mrcd.engine.engine import Engine
 from mrcd.engine.start import Start
 from mrcd.fabric import network
+from mrcd.fabric.cabling import Handed
 from mrcd.fabric.hosts import Host
 from mrcd.linux.netlink import Netlink
 from mrcd.model import ConfigChanges
 from mrcd.peers.admitted import Admitted
 from mrcd.peers.discovering import Discovering
-from mrcd.peers.meeting import Met
+from mrcd.peers.meeting import Met, kept
 from mrcd.service.log import get_logger
 from mrcd.service.tasks import Tasks
 
@@ -95,7 +96,15 @@ class Running:
         self.admitted = Admitted(state_dir)
         self._candidates: dict[str, Candidate] = {}
         self._admitting = False
-        self.discovering = Discovering(lambda: self.config, self._met, self._left)
+        self._ways: dict[str, Met] = {}  # to be gone by from now on ...
+        self._handed: tuple[Handed, ...] = ()  # ... and what is handed on for others
+        self._following = False
+        self.discovering = Discovering(self._in_force, self._met, self._left, self._found)
+
+    def _in_force(self) -> Config:
+        """Return the configuration with the addresses that are known now."""
+        engine: Engine | None = getattr(self, "engine", None)
+        return self.config if engine is None else engine.config
 
     # ---- engines
 
@@ -319,9 +328,10 @@ class Running:
             self._tasks.spawn(self._admit())
 
     def _met(self, met: Met) -> None:
-        """Take a host that was found on all planes as a peer, soon, or tell it why not."""
+        """Take a host that was found as a peer, soon, or tell it why not."""
         networks = [address.network for address in self.config.mrc0.addresses]
         host = network.found(met.name, met.endpoints, met.inner, networks)
+        host = replace(host, vias=met.vias, spare=met.spare)
         if any(address.network not in networks for address in host.addresses):
             ours = " ".join(map(str, networks))
             reason = f"{met.name}'s addresses {' '.join(met.inner)} are not all in {ours}"
@@ -335,6 +345,39 @@ class Running:
             self.introduced(host, 0, refuse)
         elif (why := admission.why_not(self.config, host, 0)) is not None:
             refuse(why)
+
+    def _found(self, ways: Sequence[Met], handed: tuple[Handed, ...]) -> None:
+        """Go by these ways to peers, and hand this on for others, soon."""
+        self._ways |= {met.name: met for met in ways}
+        self._handed = handed
+        if not self._following and self._otherwise() != self.config:
+            self._following = True
+            self._tasks.spawn(self._follow_ways())
+
+    def _otherwise(self) -> Config:
+        """Return the configuration with what was found; only admitted hosts are where that says."""
+        hosts = []
+        for name in self.config.admitted:
+            peer, met = self.config.by_name[name].host, self._ways.get(name)
+            if met is not None:
+                there = replace(peer, endpoints=met.endpoints, vias=met.vias, spare=met.spare)
+                hosts.append(kept(peer, there))
+        return replace(admission.with_ways(self.config, hosts), handed=self._handed)
+
+    async def _follow_ways(self) -> None:
+        try:
+            async with self._changing:
+                while (wanted := self._otherwise()) != self.config and not self.stopping:
+                    before = self.config
+                    await self._change(wanted)
+                    moved = [p.host for p in wanted.peers if before.by_name.get(p.name) != p]
+                    self.admitted.add(moved)
+                    for host in moved:
+                        log.info("host.found", host=host.name, planes=_found_on(host))
+        except Exception as error:  # the former configuration is in force again
+            log.warning("host.not_followed", error=str(error))
+        finally:
+            self._following = False
 
     def _left(self, name: str) -> None:
         if name in self.config.admitted:
@@ -426,3 +469,13 @@ class Running:
         while True:
             await asyncio.sleep(SAVE_AGAIN_S)
             self.admitted.save_again()
+
+
+def _found_on(host: Host) -> str:
+    """Return by which planes a host is reached, and those by way of others or in need only."""
+    shown = []
+    for plane, end in enumerate(host.endpoints):
+        if not end.is_unspecified:
+            through = "" if host.via(plane) is None else " through another host"
+            shown.append(f"{plane}{through}{', spare' if host.spare >> plane & 1 else ''}")
+    return "; ".join(shown)

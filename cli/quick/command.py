@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 FOLDER = "/run/mrcd/quick"
 STARTED_S = 120.0
+TOLD_S = 5.0
+"""After this time it is said what mrcd waits for."""
 
 folder_option = click.option(
     "--folder",
@@ -64,6 +66,11 @@ def quick() -> None:
     show_default=True,
     help="Give up after this number of seconds.",
 )
+@click.option(
+    "--forward",
+    is_flag=True,
+    help="Hand packets on between the NICs, for hosts that have no network in common.",
+)
 @click.option("--insecure", is_flag=True, help="Do without a secret: anyone can pose as a host.")
 @click.option("--bpffs", envvar="MRCD_BPFFS", show_envvar=True, help="That of mrcd.")
 @click.option("--cache-dir", envvar="MRCD_CACHE_DIR", show_envvar=True, help="That of mrcd.")
@@ -76,15 +83,17 @@ def up(
     addresses: tuple[str, ...],
     hosts: int,
     wait: int,
+    forward: bool,
     insecure: bool,
     bpffs: str | None,
     cache_dir: str | None,
     folder: Path,
 ) -> None:
-    """Find the other hosts by NIC..., agree on planes and start mrcd.
+    """Find the other hosts by NIC..., and start mrcd.
 
-    Run it on all hosts within a minute; each NIC becomes a plane. They need one secret: it is asked
-    for, or made and shown once. Nothing is written but files in /run.
+    Run it on all hosts within a minute; each NIC becomes a plane, and two hosts share those whose
+    networks both are on. They need one secret: it is asked for, or made and shown once. Nothing is
+    written but files in /run.
     """
     from cli.quick import files  # noqa: PLC0415
     from mrcd.peers.admitted import Admitted  # noqa: PLC0415
@@ -93,6 +102,8 @@ def up(
     _refuse_nics(nics)
     _refuse_second(where, folder)
     _refuse_firewall()
+    if forward and insecure:
+        raise click.UsageError("--forward needs a secret: hosts go on finding each other by it")
     own = name or files.name_of(sockets.gethostname())
     _refuse_name(own)
     given = addresses or files.addresses_of(own)
@@ -103,7 +114,7 @@ def up(
         undoing.write(folder, where, links)
         _raise_links(links)
         plan = _agreed(own, given, nics, secret, hosts, wait)
-        _write(folder, files.configuration(own, given, nics, plan, secret=bool(secret)), secret)
+        _write(folder, _text(own, given, nics, plan, secret, forward), secret)
         if secret is not None:
             Admitted(folder).add(files.admitted(given, plan))
     except BaseException:
@@ -113,7 +124,7 @@ def up(
     from cli.lab import processes  # noqa: PLC0415
 
     try:
-        _start(folder, where, cache_dir, len(plan.peers))
+        _start(folder, where, cache_dir, max(hosts - 1, len(plan.peers)), wait)
     except CommandError as error:
         end = processes.end_of(folder / "mrcd.log")
         undoing.take_down(folder, where.socket)
@@ -312,7 +323,7 @@ def _agreed(
     from cli.quick import discovery, search  # noqa: PLC0415
 
     inner = tuple(each.partition("/")[0] for each in addresses)
-    found = discovery.Discovery(name, secrets.token_hex(8), nics, inner, hosts)
+    found = discovery.Discovery(name, secrets.token_hex(8), nics, inner, time.time_ns())
     try:
         return search.search(
             found,
@@ -372,8 +383,25 @@ def _write(folder: Path, text: str, secret: bytes | None) -> None:
         raise CommandError(f"what was agreed on cannot be: {error}") from error
 
 
-def _start(folder: Path, where: undoing.Places, cache_dir: str | None, peers: int) -> None:
-    """Start mrcd with the folder's configuration, and wait until its peers are connected."""
+def _text(
+    name: str,
+    addresses: Sequence[str],
+    nics: Sequence[str],
+    plan: Plan,
+    secret: bytes | None,
+    forward: bool,
+) -> str:
+    from cli.quick import files  # noqa: PLC0415
+
+    return files.configuration(
+        name, addresses, nics, plan, secret=secret is not None, forward=forward
+    )
+
+
+def _start(
+    folder: Path, where: undoing.Places, cache_dir: str | None, peers: int, wait_s: int
+) -> None:
+    """Start mrcd with the folder's configuration, and wait until so many peers are connected."""
     from cli.lab.processes import daemon_command  # noqa: PLC0415
 
     command = [*daemon_command(), "--config", str(folder / "mrcd.toml")]
@@ -384,15 +412,24 @@ def _start(folder: Path, where: undoing.Places, cache_dir: str | None, peers: in
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
     (folder / "pid").write_text(f"{process.pid}\n")
-    deadline = time.monotonic() + STARTED_S
+    began, told = time.monotonic(), False
     with Compiling([folder / "mrcd.log"]) as compiling:
         while (now := _status(where.socket)) is None or now.peers_up < max(peers, now.peers_total):
             compiling.look()
             if process.poll() is not None:
                 raise CommandError(f"mrcd ended with {process.returncode}")
-            if time.monotonic() > deadline:
-                said = "mrcd does not answer"
-                if now is not None:
-                    said = "; ".join([*now.reasons, *now.warnings])
-                raise CommandError(f"not within {STARTED_S:.0f} s: {said}")
+            limit_s = STARTED_S if now is None or now.peers_total >= peers else wait_s
+            if time.monotonic() > began + limit_s:
+                raise CommandError(f"not within {limit_s:.0f} s: {_unfinished(now, peers)}")
+            if now is not None and not told and time.monotonic() > began + TOLD_S:
+                told = True
+                click.echo(f"waiting: {_unfinished(now, peers)}", err=True)
             time.sleep(0.1)
+
+
+def _unfinished(now: Status | None, peers: int) -> str:
+    """Return what is missing until so many peers are connected."""
+    if now is None:
+        return "mrcd does not answer"
+    here = f"{now.peers_up + 1} of {max(peers, now.peers_total) + 1} hosts are connected"
+    return "; ".join([here, *now.reasons, *now.warnings])

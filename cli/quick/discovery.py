@@ -1,32 +1,33 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Agree with the other hosts of a network on its planes (pure).
+"""Find the other hosts of a network before mrcd runs (pure).
 
-Each host sends a Hello by each of its NICs, again and again: its name, the addresses of its mrc0,
-which of its NICs this is, and whom it has heard. The host whose name sorts first leads: its NICs
-are planes 0, 1, ... in their order. Every other host assigns its NICs to the planes by which of the
-leader's NICs they hear, whatever its cables and its own order. If several hear the same, as where
-all NICs are on one network, the one of the same place is preferred. A host is settled when it has
-heard every other one on every plane, and each of them has said the same of it. Hosts whose mrcd
-runs already (members) lead, and their planes stay as they are.
+Each host says a Hello by each of its NICs, again and again: its name, the addresses of its mrc0,
+which of its NICs this is, and whom it has heard. Hosts share the planes whose networks both are on.
+Each numbers its own; where one that leads numbers the same networks, in its order: hosts whose mrcd
+runs already (members) lead, then the host whose name sorts first. A host is settled once it has
+heard another one, and has been heard, and nothing is new.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from mrcd.handshake.hello import Hello
+from mrcd.fabric.cabling import Cabling, Joint, Node
+from mrcd.handshake.hello import Hello, Pair, Said
 
 SETTLE_S: Final = 1.0
 """A host is settled no sooner than this after the last news ..."""
 JOIN_S: Final = 0.6
-"""... or than this where all others are members, which have settled already."""
+"""... or than this where all others are members, which have settled already ..."""
+ALONE_S: Final = 3.0
+"""... or than this where hosts are missing, which may be behind others or come later."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Another host: where it is on each plane, and the addresses of its mrc0."""
+    """Another host: where it is on each plane, "" if it is not on it, and its mrc0's addresses."""
 
     name: str
     endpoints: tuple[str, ...]
@@ -35,7 +36,7 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What was agreed: the place of our NIC of each plane, and the other hosts by name."""
+    """What was found: the place of our NIC of each plane, and the other hosts by name."""
 
     planes: tuple[int, ...]
     peers: tuple[Peer, ...]
@@ -46,26 +47,22 @@ class _Other:
     """Another host: its last Hello, and its addresses by pairs of NICs, ours first."""
 
     hello: Hello
-    seen: dict[tuple[int, int], str] = field(default_factory=dict)
-
-    @property
-    def heard_on(self) -> set[int]:
-        """The places of our NICs that hear it."""
-        return {own for own, _theirs in self.seen}
+    seen: dict[Pair, str] = field(default_factory=dict)
 
 
 class Discovery:
     """What a host knows of the others. Times are seconds of a monotonic clock."""
 
     def __init__(
-        self, name: str, run: str, nics: Sequence[str], inner: tuple[str, ...], hosts: int = 2
+        self, name: str, run: str, nics: Sequence[str], inner: tuple[str, ...], born_ns: int = 0
     ) -> None:
-        """`nics` are the names of this host's; `hosts` are waited for, this one included."""
+        """`nics` are the names of this host's; `born_ns` is the present time of the day."""
         self.name = name
         self._run = run
         self.nics = tuple(nics)
-        self._wanted = hosts
         self._inner = inner
+        self._born_ns = born_ns
+        self._seq = 0
         self._others: dict[str, _Other] = {}
         self._news_s = 0.0
         self._done = False
@@ -76,26 +73,33 @@ class Discovery:
         """The names of the hosts that were heard."""
         return sorted(self._others)
 
+    @property
+    def known(self) -> set[str]:
+        """The names of the hosts that were heard, or heard of, this one included."""
+        heard = {name for other in self._others.values() for name in other.hello.said.heard}
+        told = {said.name for other in self._others.values() for said in other.hello.told}
+        return {self.name, *self._others, *heard, *told}
+
     def hello(self, nic: int) -> Hello:
         """Return what to say by a NIC now."""
-        heard = {name: tuple(sorted(other.seen)) for name, other in self._others.items()}
-        return Hello(
+        self._seq += 1
+        said = Said(
             name=self.name,
             run=self._run,
-            nic=nic,
+            born_ns=self._born_ns,
+            seq=self._seq,
             nics=len(self.nics),
             inner=self._inner,
-            planes=self._planes(),
-            heard=heard,
-            done=self._done,
-            hosts=self._wanted,
+            heard={name: tuple(sorted(other.seen)) for name, other in self._others.items()},
+            whole=True,
         )
+        return Hello(said, nic, self._done)
 
     def hear(self, nic: int, source: str, hello: Hello, *, now_s: float) -> None:
         """Take notice of a Hello that arrived on one of our NICs from an address."""
         if hello.run == self._run:
             return  # our own, by another NIC of ours on the same network
-        if hello.leaving:
+        if hello.said.leaving:
             self._others.pop(hello.name, None)
             return
         if hello.name == self.name:
@@ -114,147 +118,96 @@ class Discovery:
 
     def _clash_with(self, hello: Hello) -> str | None:
         """Return why this host can never agree with another one as they are."""
-        taken = set(hello.inner) & set(self._inner)
+        taken = {*hello.said.inner} & {*self._inner}
         if taken:
             return f"{hello.name} has the address {min(taken)} of our mrc0: give --address"
-        own = len(self.nics)
-        if hello.nics != own:
-            return (
-                f"{hello.name} has {_counted(hello.nics)} and this host {_counted(own)} "
-                f"({', '.join(self.nics)}): give both as many, one for each plane"
-            )
         if self.name in hello.refused:
             return f"{hello.name} does not take this host: {hello.refused[self.name]}"
-        if hello.hosts != self._wanted and not hello.member:
-            return (
-                f"{hello.name} waits for {hello.hosts} hosts in all and this one for "
-                f"{self._wanted}: give both the same --hosts"
-            )
         return None
 
-    @property
-    def _leader(self) -> str:
-        """The name of the host whose NICs are the planes in their order."""
+    # ---- what was found
+
+    def _graph(self) -> Cabling:
+        """Return this host and those that were heard, and which NICs of both hear each other."""
+        nodes = [self._node(name, other) for name, other in self._others.items()]
+        near = {(own, name, nic) for name, each in self._others.items() for own, nic in each.seen}
+        ours = tuple(map(str, range(len(self.nics))))
+        own = Node(self.name, ours, frozenset(near))
+        return Cabling({node.name: node for node in (*nodes, own)})
+
+    def _node(self, name: str, other: _Other) -> Node:
+        at = {theirs: address for (_own, theirs), address in other.seen.items()}
+        addresses = tuple(at.get(nic, "") for nic in range(other.hello.said.nics))
+        near: set[Joint] = {
+            (theirs, self.name, own) for theirs, own in other.hello.said.heard.get(self.name, ())
+        }
+        return Node(name, addresses, frozenset(near))
+
+    def _planes(self, graph: Cabling) -> tuple[int, ...]:
+        """Return the place of our NIC of each plane, as far as it can be as the leader has them."""
+        count = range(len(self.nics))
         members = [name for name, other in self._others.items() if other.hello.member]
-        return min(members or [self.name, *self._others])
-
-    def _planes(self) -> tuple[int, ...]:
-        """Return the place of our NIC of each plane; empty while some plane has none."""
-        leader = self._leader
-        if leader == self.name:
-            return tuple(range(len(self.nics)))
-        there = self._others[leader]
-        chosen: dict[int, int] = {}  # our NIC: the plane
-        for plane in range(there.hello.nics):
-            if not self._choose(plane, there.seen, chosen, set()):
-                return ()
-        nic_of = {plane: nic for nic, plane in chosen.items()}
-        return tuple(nic_of[plane] for plane in range(there.hello.nics))
-
-    def _choose(
-        self,
-        plane: int,
-        seen: Mapping[tuple[int, int], str],
-        chosen: dict[int, int],
-        tried: set[int],
-    ) -> bool:
-        """Give a plane one of the NICs that hear it, moving others if need be."""
-        able = [nic for nic in range(len(self.nics)) if (nic, plane) in seen and nic not in tried]
-        for nic in sorted(able, key=lambda nic: nic != plane):
-            tried.add(nic)
-            if nic not in chosen or self._choose(chosen[nic], seen, chosen, tried):
-                chosen[nic] = plane
-                return True
-        return False
+        leader = min(members or [self.name, *self._others])
+        ends = [way.ends for way in graph.ways(self.name, leader)] if leader != self.name else []
+        placed = {theirs: ours for ours, theirs in ends if theirs in count}
+        rest = iter(nic for nic in count if nic not in placed.values())
+        return tuple(placed[plane] if plane in placed else next(rest) for plane in count)
 
     def plan(self) -> Plan | None:
-        """Return what was agreed so far; None while a plane or a host is missing."""
-        planes = self._planes()
-        if not planes or not self._others:
-            return None
-        peers = []
+        """Return what was found so far; None while no host hears this one."""
+        graph = self._graph()
+        planes, peers = self._planes(graph), []
         for name, other in sorted(self._others.items()):
-            theirs = other.hello.planes
-            if len(theirs) != len(planes):
-                return None
-            pairs = list(zip(planes, theirs, strict=True))
-            if any(pair not in other.seen for pair in pairs):
-                return None
-            endpoints = tuple(other.seen[pair] for pair in pairs)
-            peers.append(Peer(name, endpoints, other.hello.inner))
-        return Plan(planes, tuple(peers))
+            ends = dict(way.ends for way in graph.ways(self.name, name))
+            if ends:
+                found = tuple(other.seen[nic, ends[nic]] if nic in ends else "" for nic in planes)
+                peers.append(Peer(name, found, other.hello.said.inner))
+        return Plan(planes, tuple(peers)) if peers else None
 
     def settled(self, *, now_s: float, hosts: int = 2) -> bool:
-        """Return whether at least `hosts` hosts, this one included, agree with each other."""
-        plan = self.plan()
-        self._done = (
-            plan is not None
-            and len(self._others) + 1 >= hosts
-            and now_s - self._news_s >= self._settle_s
-            and all(self._is_heard_by(other, plan.planes) for other in self._others.values())
-        )
+        """Return whether this host has found others, and nothing is new; `hosts` are expected."""
+        plan, quiet_s = self.plan(), now_s - self._news_s
+        mutual = plan is not None and len(plan.peers) == len(self._others)
+        enough = self._settle_s if len(self.known) >= hosts else ALONE_S
+        self._done = self.clash is None and mutual and quiet_s >= enough
         return self._done
 
     @property
     def _settle_s(self) -> float:
         return JOIN_S if all(each.hello.member for each in self._others.values()) else SETTLE_S
 
-    def _is_heard_by(self, other: _Other, planes: tuple[int, ...]) -> bool:
-        pairs = set(other.hello.heard.get(self.name, ()))
-        return pairs >= set(zip(other.hello.planes, planes, strict=True))
-
     @property
     def all_done(self) -> bool:
         """Whether every other host has said that it is settled."""
         return all(other.hello.done for other in self._others.values())
 
-    def missing(self) -> str:
+    @property
+    def quiet_nics(self) -> list[str]:
+        """The NICs on which no other host is heard."""
+        heard = {own for other in self._others.values() for own, _theirs in other.seen}
+        return [nic for place, nic in enumerate(self.nics) if place not in heard]
+
+    def missing(self, hosts: int = 2) -> str:
         """Return what still keeps this host from being settled."""
         if self.clash is not None:
             return self.clash
         if not self._others:
             return f"no other host is heard on {_listed(self.nics)}"
-        for name, other in sorted(self._others.items()):
-            if deaf := self._deaf_to(other):
-                where = _listed([self.nics[nic] for nic in deaf])
-                return f"{name} is not heard on {where}{self._instead(deaf)}"
-        leader = self._leader
-        if not self._planes():
-            return f"several NICs hear only one and the same of {leader}'s {len(self.nics)}"
-        for name, other in sorted(self._others.items()):
-            if len(other.hello.planes) != len(self._planes()):
-                return f"{name} does not hear {leader} on all planes"
-            for plane, pair in enumerate(zip(self._planes(), other.hello.planes, strict=True)):
-                if pair not in other.seen:
-                    return f"{name} is not heard on plane {plane}"
-        if len(self._others) + 1 < self._wanted:
-            here = ", ".join(sorted([self.name, *self._others]))
-            return f"{len(self._others) + 1} of {self._wanted} hosts are here: {here}"
-        return "other hosts have not heard this one on all planes"
-
-    def _deaf_to(self, other: _Other) -> list[int]:
-        """Return the places of our NICs on which a host is not heard by any of its NICs."""
-        return [nic for nic in range(len(self.nics)) if nic not in other.heard_on]
-
-    def _instead(self, deaf: Sequence[int]) -> str:
-        """Return whom these NICs hear, if anybody, and what that means."""
-        others = sorted(n for n, other in self._others.items() if other.heard_on & {*deaf})
-        if not others:
-            return ""
-        return (
-            f", where {_listed(others)} is: each plane has to be one network of all hosts, such as "
-            "a switch, or with two hosts a cable"
-        )
+        plan = self.plan()
+        found = {peer.name for peer in plan.peers} if plan is not None else set()
+        if deaf := sorted(self._others.keys() - found):
+            return f"{_listed(deaf)} {'does' if len(deaf) == 1 else 'do'} not hear this host"
+        if len(self.known) < hosts:
+            here = ", ".join(sorted(self.known))
+            return f"{len(self.known)} of {hosts} hosts are here: {here}"
+        return "other hosts have not found everybody"
 
 
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:-1]) + " or " + names[-1] if len(names) > 1 else names[0]
 
 
-def _counted(nics: int) -> str:
-    return "1 NIC" if nics == 1 else f"{nics} NICs"
-
-
 def _content(hello: Hello) -> tuple[object, ...]:
     """Return what of a Hello is news when it changes."""
-    return hello.nics, hello.inner, hello.planes, sorted(hello.heard.items())
+    said = hello.said
+    return said.nics, said.inner, sorted(said.heard.items())

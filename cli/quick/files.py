@@ -36,7 +36,13 @@ def addresses_of(name: str) -> tuple[str, ...]:
 
 
 def configuration(
-    name: str, addresses: Sequence[str], nics: Sequence[str], plan: Plan, *, secret: bool
+    name: str,
+    addresses: Sequence[str],
+    nics: Sequence[str],
+    plan: Plan,
+    *,
+    secret: bool,
+    forward: bool = False,
 ) -> str:
     """Return the mrcd.toml of a host; `nics` are its interfaces in the order that was given.
 
@@ -51,13 +57,15 @@ def configuration(
         f"addresses = {json.dumps([str(ip_interface(each)) for each in addresses])}",
         "[keys]",
         *([f'secret_file = "{SECRET}"', "discover = true"] if secret else ["insecure = true"]),
+        *(["forward = true"] if forward else []),
         "[service]",
         'on_stop = "detach"',
     ]
     for plane in planes:
         lines += ["[[plane]]", f"interface = {json.dumps(plane)}"]
     for peer in () if secret else plan.peers:
-        endpoints = [f"{each}%{nic}" for each, nic in zip(peer.endpoints, planes, strict=True)]
+        both = zip(peer.endpoints, planes, strict=True)
+        endpoints = [each and f"{each}%{nic}" for each, nic in both]
         lines += [
             "[[peer]]",
             f"name = {json.dumps(peer.name)}",
@@ -74,6 +82,8 @@ def admitted(addresses: Sequence[str], plan: Plan) -> list[Host]:
     """
     networks = [ip_interface(each).network for each in addresses]
     return [
-        network.found(peer.name, [*map(ip_address, peer.endpoints)], peer.inner, networks)
+        network.found(
+            peer.name, [ip_address(e or "::") for e in peer.endpoints], peer.inner, networks
+        )
         for peer in plan.peers
     ]

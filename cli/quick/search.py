@@ -34,10 +34,10 @@ def search(
     wait_s: float,
     tell: Callable[[str], None],
 ) -> Plan:
-    """Return the plan that at least `hosts` hosts, this one included, have agreed on.
+    """Return what was found of other hosts; `hosts` are expected, this one included.
 
-    `tell` is called with each line for the user. Raises NotFound, and OSError if a socket cannot be
-    opened.
+    Some of them may be behind others, and come to be known when mrcd runs. `tell` is called with
+    each line for the user. Raises NotFound, and OSError if a socket cannot be opened.
     """
     with selectors.DefaultSelector() as selector:
         sockets = [open_on(nic) for nic in nics]
@@ -71,8 +71,8 @@ class _Search:
         settled_s: float | None = None
         while True:
             self._say()
-            hosts = len(self._discovery.hosts) + 1
-            period_s = spaced_s(PERIOD_S, hosts, len(self._sockets))
+            count = len(self._discovery.hosts) + 1
+            period_s = spaced_s(PERIOD_S, count, len(self._sockets))
             self._hear(selector, time.monotonic() + period_s)
             now = time.monotonic()
             if self._discovery.clash is not None:
@@ -83,14 +83,22 @@ class _Search:
                 plan = self._discovery.plan()
                 if plan is not None and (self._discovery.all_done or now - settled_s > LINGER_S):
                     self._say()  # that we are settled
+                    self._tell_of_quiet()
                     return plan
             else:
                 settled_s = None
             if now - began > wait_s:
-                raise NotFound(f"not within {wait_s:.0f} s: {self._why()}")
-            if settled_s is None and now - began > TELL_S and self._why() != self._missing:
-                self._missing = self._why()
+                raise NotFound(f"not within {wait_s:.0f} s: {self._why(hosts)}")
+            if settled_s is None and now - began > TELL_S and self._why(hosts) != self._missing:
+                self._missing = self._why(hosts)
                 self._tell(f"waiting: {self._missing}")
+
+    def _tell_of_quiet(self) -> None:
+        """Say which NICs hear nobody: they are planes that are in use once somebody is there."""
+        for nic in self._discovery.quiet_nics:
+            place = self._discovery.nics.index(nic)
+            dark = "" if has_carrier(self._sockets[place], nic) else ", and it has no carrier"
+            self._once(f"{nic}: nobody is heard there so far{dark}")
 
     def _part(self, selector: selectors.BaseSelector, now: float) -> None:
         """Say what is wrong at once, and go on for a moment, so that the other host hears it, too.
@@ -102,9 +110,9 @@ class _Search:
             self._say()
             self._hear(selector, time.monotonic() + PERIOD_S)
 
-    def _why(self) -> str:
+    def _why(self, hosts: int) -> str:
         """Return what is missing, with what the NICs and the others' Hellos tell of it."""
-        why = self._discovery.missing()
+        why = self._discovery.missing(hosts)
         if self._strangers and not self._discovery.hosts:
             why = f"{why} that has the same secret; others are, at {', '.join(self._strangers)}"
         both = zip(self._sockets, self._discovery.nics, strict=True)

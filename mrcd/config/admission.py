@@ -68,6 +68,20 @@ def with_host(config: Config, host: Host) -> Config:
     )
 
 
+def with_ways(config: Config, hosts: Iterable[Host]) -> Config:
+    """Return the configuration with admitted hosts reached in other ways than before."""
+    by_name = {host.name: host for host in hosts}
+
+    def now(host: Host) -> Host:
+        return by_name.get(host.name, host)
+
+    return replace(
+        config,
+        fabric=replace(config.fabric, hosts=tuple(map(now, config.fabric.hosts))),
+        peers=tuple(replace(peer, host=now(peer.host)) for peer in config.peers),
+    )
+
+
 def joined(config: Config, hosts: Sequence[Host]) -> Joined:
     """Add the hosts that were admitted before to what the files say.
 
@@ -141,8 +155,11 @@ def _unfit_in_network(config: Config, host: Host) -> str | None:
         return wrong
     if name == config.host.name or name in config.by_name:
         return f"{name} is here already"
+    if len(host.endpoints) != config.fabric.planes:
+        return f"{name} has addresses on {len(host.endpoints)} planes of {config.fabric.planes}"
     for other in config.peers:
-        if taken := {*host.endpoints} & {*other.host.endpoints}:
+        taken = {end for end in host.endpoints if not end.is_unspecified}
+        if taken := taken & {*other.host.endpoints}:
             where = min(map(str, taken))
             return f"{name} is at {where}, where {other.name} is; {_mend(config, other.name)}"
     return None

@@ -45,7 +45,7 @@ class Change:
             tuple(peer for peer in old.peers if elsewhere(peer, after.get(peer.name))),
             tuple(peer for peer in new.peers if elsewhere(peer, before.get(peer.name))),
             tuple(p for p in new.peers if p.name in others or before.get(p.name) != p),
-            tuple((a, b) for a, b in stay if a.host.endpoints != b.host.endpoints),
+            tuple((a, b) for a, b in stay if _ways(a) != _ways(b)),
             old.transport.tick_us != new.transport.tick_us,
             (old.fabric, old.peers, old.transport) != (new.fabric, new.peers, new.transport),
         )
@@ -53,6 +53,11 @@ class Change:
 
 def _place(peer: Peer) -> tuple[int, int]:
     return peer.host.t0, peer.host.port
+
+
+def _ways(peer: Peer) -> tuple[object, ...]:
+    """Return how a peer is reached in a network."""
+    return peer.host.endpoints, peer.host.vias, peer.host.spare
 
 
 def _with_other_keys(old: Config, new: Config) -> set[str]:

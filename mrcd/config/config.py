@@ -32,6 +32,7 @@ from mrcd.config.reserved import Reserved, clashes
 from mrcd.config.sections import Keys, Service, Transport
 from mrcd.config.table import Table, suggest
 from mrcd.fabric import description, hosts, shape, underlay
+from mrcd.fabric.cabling import Handed
 from mrcd.fabric.description import Fabric, FabricError, Host, Interface
 from mrcd.fabric.hosts import Address
 from mrcd.fabric.network import with_mtu
@@ -98,7 +99,8 @@ class Config:
     cells: whether data goes in cells to peers that take them, because framing and routing allow
     it. keyring: the keys that mrcd/config/keyfiles.py has read; None: none were read. nics: the
     [[plane]]s of a configuration without a fabric; `fabric_path` is then that of mrcd.toml.
-    admitted: the names of peers that no file lists (mrcd/config/admission.py).
+    admitted: the names of peers that no file lists (mrcd/config/admission.py). handed: what this
+    host hands on for others, as it has found out.
     """
 
     path: Path
@@ -116,6 +118,7 @@ class Config:
     keyring: Keyring | None = None
     nics: tuple[Nic, ...] = ()
     admitted: tuple[str, ...] = ()
+    handed: tuple[Handed, ...] = ()
 
     @cached_property
     def by_name(self) -> Mapping[str, Peer]:
@@ -237,6 +240,9 @@ def _build(path: Path, root: Table, problems: list[str]) -> Config | None:
     host = _known_host(host_table, "name", name, fabric)
     if keys.admit and fabric is not None and (wrong := _cannot_admit(fabric)):
         keys_table.problem("admit", True, wrong)
+    if keys.forward and transport.xdp == "native":
+        wrong = 'needs xdp = "off" in [transport]: what is handed on is looked at behind the driver'
+        keys_table.problem("forward", True, wrong)
     if keys.discover and fabric is not None and (wrong := _cannot_discover(fabric, nics)):
         keys_table.problem("discover", True, wrong)
     mrc0 = _mrc0(mrc0_table, host, fabric, transport)
@@ -465,6 +471,9 @@ def _keys(table: Table) -> Keys:
     if keys.discover and keys.secret_file is None:
         wrong = "finds hosts that know one secret, and there is no secret_file; name one"
         table.problem("discover", True, wrong)
+    if keys.forward and not keys.discover:
+        wrong = "is for hosts that find each other, and discover is false; set both, or neither"
+        table.problem("forward", True, wrong)
     return keys
 
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Planes and peers of a configuration without a fabric file: [[plane]] and endpoints (pure).
 
-A [[plane]] names a NIC, and a [[peer]] says at which addresses, one for each plane, it is found.
+A [[plane]] names a NIC, and a [[peer]] says at which addresses, one for each plane, it is found. An
+empty text is in the place of a plane that the peer is not on.
 `read` turns both into a network (mrcd/fabric/network.py); what else a [[peer]] holds is read as in
 a fabric.
 """
@@ -76,6 +77,7 @@ def read(
     hosts = [_peer(table, nics) for table in peers]
     _check_unique(peers, hosts)
     version = _version(planes, nics, peers, hosts)
+    hosts = [None if host is None else network.of_version(host, version) for host in hosts]
     _check_scopes(peers, hosts)
     known = [host for host in hosts if host is not None]
     mtu = min((nic.mtu for nic in nics if nic.mtu), default=0)
@@ -126,11 +128,17 @@ def _peer(table: Table, nics: Sequence[Nic]) -> Host | None:
             table.problem("endpoints", [], wrong)
         return None
     if len(texts) != len(nics):
-        wrong = f"{len(texts)} addresses for {len(nics)} planes; give one for each, in their order"
+        wrong = (
+            f"{len(texts)} addresses for {len(nics)} planes; give one for each, in their order, and "
+            'an empty one ("") for a plane that the peer is not on'
+        )
         table.problem("endpoints", texts, wrong)
         return None
+    if not any(texts):
+        table.problem("endpoints", texts, f"has no address; give one, as {_EXAMPLE}")
+        return None
     found = [
-        _address(table, "endpoints", text, nic.interface)
+        _address(table, "endpoints", text, nic.interface) if text else network.nowhere(6)
         for text, nic in zip(texts, nics, strict=True)
     ]
     addresses = [address for address in found if address is not None]
@@ -169,6 +177,7 @@ def _version(
         (table, "endpoints", address)
         for table, host in zip(peers, hosts, strict=True)
         for address in (host.endpoints if host is not None else ())
+        if not address.is_unspecified
     ]
     given += [
         (table, "address", nic.address)
@@ -189,6 +198,8 @@ def _check_unique(peers: Sequence[Table], hosts: Sequence[Host | None]) -> None:
     for table, host in zip(peers, hosts, strict=True):
         for address in dict.fromkeys(host.endpoints) if host is not None else ():
             assert host is not None
+            if address.is_unspecified:
+                continue
             owner = owners.setdefault(address, host.name)
             if owner != host.name:
                 wrong = f"is an endpoint of peer {owner}, too; each address has one owner"
@@ -201,6 +212,8 @@ def _check_scopes(peers: Sequence[Table], hosts: Sequence[Host | None]) -> None:
     for table, host in zip(peers, hosts, strict=True):
         for plane, address in enumerate(host.endpoints if host is not None else ()):
             assert host is not None
+            if address.is_unspecified:
+                continue
             local, first = kinds.setdefault(plane, (address.is_link_local, host.name))
             if address.is_link_local != local:
                 wrong = (

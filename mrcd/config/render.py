@@ -67,7 +67,8 @@ def _endpoints(peer: Peer) -> dict[str, Any]:
     table: dict[str, Any] = {"name": peer.name}
     if peer.host.public_key:
         table["public_key"] = peer.host.public_key
-    table["endpoints"] = list(map(str, peer.host.endpoints))
+    ends = peer.host.endpoints
+    table["endpoints"] = ["" if address.is_unspecified else str(address) for address in ends]
     table["allowed"] = list(map(str, peer.allowed))
     return table
 

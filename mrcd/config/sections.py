@@ -189,6 +189,10 @@ class Keys:
     )
     discover: bool = flag(
         False,
-        "true: hosts that know the secret and are on the networks of all planes find each other, and are peers of each other ([more](operations.md#hosts-that-find-each-other)); needs `secret_file`, and `[[plane]]`s in place of a fabric file",
+        "true: hosts that know the secret and share a network find each other, and are peers of each other ([more](operations.md#hosts-that-find-each-other)); needs `secret_file`, and `[[plane]]`s in place of a fabric file",
+    )
+    forward: bool = flag(
+        False,
+        "true: this host hands packets on between its NICs for hosts that have no network in common ([more](operations.md#hosts-without-switches)); needs `discover`",
     )
     admit_max: int = integer(64, 1, ADMIT_MAX, "hosts that may be taken in one of these ways")

@@ -106,6 +106,7 @@ class Datapath:
             "planes": "mrc_plane",
             "peers": "mrc_peer",
             "peer_planes": "mrc_peer_plane",
+            "relays": "mrc_relay",
             "qps": "mrc_qp",
             "txs": "mrc_tx",
             "rxs": "mrc_rx",

@@ -115,6 +115,7 @@ def write(
         judge_ns=tuning.JUDGE_NS,
         judge_slack_ns=tuning.JUDGE_SLACK_NS,
         slow_slack_ns=tuning.SLOW_SLACK_NS,
+        relays=int(config.keys.forward),
         cell_block=int.from_bytes(fabric.underlay6.network_address.packed[:4], "little"),
         lower_ifindex=ends.lower,
         cut_ifindex=ends.cut,

@@ -38,6 +38,7 @@ MAPS = [
     "prefixes",
     "peers",
     "peer_planes",
+    "relays",
     "sources",
     "balances",
     "qps",

@@ -47,6 +47,7 @@ class PeerTable:
         self.per_peer = config().transport.qps_per_peer
         self.next_hops: dict[tuple[str, int], bytes] = {}
         self._unheard: dict[str, int] = {}
+        self._numbers: dict[str, int] = {}
         self.prefixes = Prefixes(datapath)
         self._names: dict[int, str] = {}
         self._free = 0  # no index below is free
@@ -72,6 +73,7 @@ class PeerTable:
             underlay.of(fabric).packed(peer.host, plane): peer.name
             for peer in self._config().peers
             for plane in range(fabric.planes)
+            if underlay.of(fabric).leads(peer.host, plane)
         }
         found: dict[str, set[int]] = {}
         for key in bpf.keys(self._dp.maps["sources"], _ADDRESS_BYTES):
@@ -87,6 +89,7 @@ class PeerTable:
                 self._assign(name, index)
                 self._paired[name] = peer["qp_mask"] + 1
                 self._adopt_next_hops(name, index)
+                self._numbers[name] = peer["ours"]
                 self.planes[name] = peer["plane_mask"] | (ALL_PLANES & ~self.reached(name))
         self.prefixes.adopt()
         self._adopt_followed()
@@ -147,7 +150,8 @@ class PeerTable:
         for plane in range(config.fabric.planes):
             address = underlay.of(config.fabric).packed(peer.host, plane)
             entries["peer_planes"][_U32.pack(index * PLANES + plane)] = self._way(peer, plane)
-            entries["sources"][address] = own
+            if underlay.of(config.fabric).leads(peer.host, plane):
+                entries["sources"][address] = own
         if not known:
             self.planes[peer.name] = ALL_PLANES
             entries["balances"][own] = _BALANCE_AT_FIRST
@@ -160,6 +164,8 @@ class PeerTable:
         """Return the entry of map peer_planes: the peer's address, and what leads to it."""
         config = self._config()
         across = underlay.of(config.fabric)
+        if not across.leads(peer.host, plane):
+            return bytes(_PEER_PLANE.size)
         leads = across.way(config.host, peer.host, plane).template
         if across.next_hops:
             leads = self.next_hops.get((peer.name, plane), bytes(_MAC_BYTES))
@@ -171,6 +177,19 @@ class PeerTable:
             return ALL_PLANES
         planes = range(self._config().fabric.planes)
         return sum(1 << plane for plane in planes if (peer, plane) in self.next_hops)
+
+    def shared(self, peer: Peer) -> int:
+        """Return the mask of our planes that a peer is on, too."""
+        fabric = self._config().fabric
+        across = underlay.of(fabric)
+        return sum(1 << p for p in range(fabric.planes) if across.leads(peer.host, p))
+
+    def _addresses(self, peer: Peer) -> set[bytes]:
+        """Return the addresses of a peer's NICs, as the maps have them."""
+        fabric = self._config().fabric
+        across = underlay.of(fabric)
+        planes = (plane for plane in range(fabric.planes) if across.leads(peer.host, plane))
+        return {across.packed(peer.host, plane) for plane in planes}
 
     def set_next_hop(self, peer: Peer, plane: int, mac: bytes) -> None:
         """Send to a peer by this neighbour on a plane from now on, or once the peer is added."""
@@ -185,15 +204,16 @@ class PeerTable:
 
         Which neighbours lead there is found out, and told by `set_next_hop`.
         """
-        fabric = self._config().fabric
+        for plane in range(self._config().fabric.planes):
+            if after.host.endpoints[plane].is_unspecified:
+                self.next_hops.pop((after.name, plane), None)
         entries: dict[str, dict[bytes, bytes]] = {"peer_planes": {}, "sources": {}}
         self._enter(after, {**entries, "addresses": {}, "prefixes": {}})
         for name, values in entries.items():
             bpfbatch.update(self._dp.maps[name], values)
-        planes = range(fabric.planes)
-        kept = {underlay.of(fabric).packed(after.host, plane) for plane in planes}
-        for address in {underlay.of(fabric).packed(before.host, plane) for plane in planes} - kept:
+        for address in self._addresses(before) - self._addresses(after):
             bpf.delete(self._dp.maps["sources"], address)
+        self.set_planes(after.name, self.planes[after.name])
 
     def _free_index(self) -> int:
         while self._free in self._names:
@@ -231,8 +251,7 @@ class PeerTable:
     def remove(self, peer: Peer) -> None:
         """Forget a peer whose prefixes are dropped and whose QPs are forgotten already."""
         self._unfollow([prefix for prefix, name in self.followed.items() if name == peer.name])
-        for plane in range(self._config().fabric.planes):
-            address = underlay.of(self._config().fabric).packed(peer.host, plane)
+        for address in self._addresses(peer):
             bpf.delete(self._dp.maps["sources"], address)
         index = self.indices.pop(peer.name)
         del self._names[index]
@@ -241,6 +260,7 @@ class PeerTable:
         self.planes.pop(peer.name, None)
         self._paired.pop(peer.name, None)
         self._unheard.pop(peer.name, None)
+        self._numbers.pop(peer.name, None)
         for plane in range(self._config().fabric.planes):
             self.next_hops.pop((peer.name, plane), None)
 
@@ -250,6 +270,11 @@ class PeerTable:
         """Note on which planes the peer says that it can be reached."""
         self.planes[peer] = mask
         bpf.update(self._dp.maps["peers"], _U32.pack(self.indices[peer]), self._entry(peer))
+
+    def set_numbering(self, peer: str, word: int) -> None:
+        """Note which of our planes a peer's are, as the data path has it (fabric/numbering.py)."""
+        self._numbers[peer] = word
+        self.set_planes(peer, self.planes[peer])
 
     def pair(self, peer: str, qps: int) -> None:
         """Spread flows over the first `qps` QPs: where one side has fewer, those that both have."""
@@ -270,6 +295,7 @@ class PeerTable:
             qp_base=self.base(peer),
             qp_mask=self._paired.get(peer, self.per_peer) - 1,
             plane_mask=self.planes[peer] & self.reached(peer),
+            ours=self._numbers.get(peer, ABI.MRC_OURS_ALIKE),
             unheard_ns=self._unheard.get(peer, 0),
         )
 

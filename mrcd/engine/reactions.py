@@ -11,6 +11,7 @@ from mrcd.config.change import Change
 from mrcd.config.config import Peer
 from mrcd.config.inforce import InForce
 from mrcd.datapath.qptable import QpTable
+from mrcd.datapath.relaytable import RelayTable
 from mrcd.engine.interfaces import OurInterfaces
 from mrcd.engine.memory import SessionMemory
 from mrcd.fabric import underlay
@@ -53,6 +54,7 @@ class Reactions:
         interfaces: OurInterfaces,
         routes: PeerRoutes,
         denials: Denials,
+        relays: RelayTable,
         planes: Sequence[Plane],
     ) -> None:
         self._in_force = config
@@ -61,6 +63,7 @@ class Reactions:
         self._routes = routes
         self._denials = denials
         self._planes = planes
+        self._relays = relays
         self._sessions: Sessions | None = None
         self.draining = False
 
@@ -108,6 +111,8 @@ class Reactions:
     def hop_found(self, hop: Hop) -> None:
         """Send to a peer by the neighbour that leads to it now."""
         peer = self._in_force.config.by_name.get(hop.peer)
+        if hop.mac is not None and hop.via is not None:
+            self._relays.learn(hop.plane, hop.via, hop.mac)
         if peer is not None and hop.mac is not None:
             self._table.peers.set_next_hop(peer, hop.plane, hop.mac)
 
@@ -139,7 +144,7 @@ class Reactions:
         """Have all parts hear when the configuration is another one; they ask for it."""
 
         def heard(change: Change) -> None:
-            for part in (self._denials, endpoint, peers):
+            for part in (self._denials, endpoint, peers, self._relays):
                 part.configured()
             self._readdress(change)
             planes.configured()

@@ -25,6 +25,7 @@ from mrcd.datapath.clock import Clock
 from mrcd.datapath.datapath import Datapath
 from mrcd.datapath.detach import undo
 from mrcd.datapath.qptable import QpTable
+from mrcd.datapath.relaytable import RelayTable
 from mrcd.engine.counts import Counts
 from mrcd.engine.engine import Engine, tell_path_mtus
 from mrcd.engine.events import Events
@@ -128,12 +129,14 @@ class Start:
         interfaces.write_host(told)
         table = QpTable(datapath, in_force)
         denials = Denials(in_force, table, self._state_dir, self._findings)
-        reactions = Reactions(in_force, table, interfaces, routes, denials, found_planes)
+        relays = RelayTable(datapath, in_force)
+        reactions = Reactions(in_force, table, interfaces, routes, denials, relays, found_planes)
         bound: list[Callable[[Plane], Awaitable[None]]] = []
         planes = self._planes(datapath, found_planes, reactions, bound)
         if adopted:
             planes.adopt()
             table.adopt()
+            relays.adopt()
         else:
             await planes.configure()
         datapath.point_tails()

@@ -21,7 +21,9 @@ class Host:
 
     `public_key` is text, 44 characters of base64, or empty. `endpoints` are the addresses of its
     NICs by plane, where there is no fabric that they follow from (mrcd/fabric/network.py). `routed`
-    are prefixes behind the host: pods, containers, a network that it is the gateway of.
+    are prefixes behind the host: pods, containers, a network that it is the gateway of. `vias` are
+    the addresses of hosts that hand packets on to it, by plane, unspecified where none is needed,
+    and `spare` is the mask of planes that are taken only while no other leads there.
     """
 
     name: str
@@ -31,6 +33,14 @@ class Host:
     public_key: str = ""
     endpoints: tuple[Address, ...] = ()
     routed: tuple[Network, ...] = ()
+    vias: tuple[Address, ...] = ()
+    spare: int = 0
+
+    def via(self, plane: int) -> Address | None:
+        """Return the address of the host that hands packets on to it in a plane, if one does."""
+        if plane >= len(self.vias) or self.vias[plane].is_unspecified:
+            return None
+        return self.vias[plane]
 
     @property
     def prefixes(self) -> tuple[Network, ...]:

@@ -56,6 +56,13 @@ def nowhere(version: int) -> Address:
     return _NOWHERE[version]
 
 
+def of_version(host: Host, version: int) -> Host:
+    """Return a host with what stands for an address that is not known in one IP version."""
+    known = host.endpoints
+    ends = (nowhere(version) if address.is_unspecified else address for address in known)
+    return replace(host, endpoints=tuple(ends))
+
+
 def describe(
     planes: int,
     version: Literal[4, 6],

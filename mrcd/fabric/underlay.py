@@ -52,6 +52,10 @@ class Underlay(ABC):
     def address(self, host: Host, plane: int) -> Address:
         """Return the address of a host's NIC that MRC packets carry."""
 
+    def leads(self, host: Host, plane: int) -> bool:
+        """Return whether a plane leads to a host: another one may be on fewer networks than we."""
+        return True
+
     def addresses(self, host: Host) -> list[Address]:
         """Return a host's own address in each plane."""
         return [self.address(host, plane) for plane in range(self.fabric.planes)]
@@ -82,7 +86,10 @@ class Underlay(ABC):
 
     @abstractmethod
     def evs(self, src: Host, dst: Host, plane: int) -> Sequence[int]:
-        """Return every EV of one plane between two hosts, in order of its T1, if it names one."""
+        """Return every EV of one plane between two hosts, in order of its T1, if it names one.
+
+        A plane that does not lead there has some, too, for the time when it does.
+        """
 
     def way(self, src: Host, dst: Host, plane: int) -> Way:
         """Return the way from one host to another in a plane."""
@@ -220,6 +227,9 @@ class Plain(Underlay):
     def address(self, host: Host, plane: int) -> Address:
         return host.endpoints[plane]
 
+    def leads(self, host: Host, plane: int) -> bool:
+        return not host.endpoints[plane].is_unspecified
+
     def place(self, host: Host) -> Spot:
         return host.name
 
@@ -275,4 +285,5 @@ def _by_endpoint(hosts: tuple[Host, ...]) -> dict[tuple[int, Address], str]:
         (plane, address): host.name
         for host in hosts
         for plane, address in enumerate(host.endpoints)
+        if not address.is_unspecified
     }

@@ -5,26 +5,33 @@ A Hello goes to a multicast group of the link, with a tag by the secret that all
 that looks for others (`mrcctl quick up`) and one whose mrcd runs (`discover = true`, a member) say
 the same. Whoever can send on the network may repeat what was said there: a Hello makes a host a
 peer, with which nothing can be agreed on without the secret.
+
+A Hello reaches the hosts that share a network with its sender. Those that hand packets on
+(`forward = true`) also tell what they have heard, so that hosts beyond them are known.
 """
 
 from __future__ import annotations
 
 import hmac
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from ipaddress import ip_address
 from typing import Any, Final
 
-MAGIC: Final = b"MRCq"
+MAGIC: Final = b"MRCr"
 TAG_BYTES: Final = 16
 NICS_MAX: Final = 8
 _NAME_MAX, _INNER_MAX, _WHY_MAX = 31, 8, 300
 HOSTS_MAX: Final = 64
-"""The most hosts that one Hello speaks of."""
+"""The most hosts that one Hello speaks of, and the most that one tells of."""
+TOLD_BYTES: Final = 40_000
+"""So long is what one Hello tells of other hosts, at most; the rest has its turn later."""
 _PER_S = 200
 """Hellos that all hosts together send on a network, about; where they are many, each says fewer."""
 _CONTEXT = b"mrcd quick discovery"
+Pair = tuple[int, int]
+"""A NIC of the host that speaks, and one of another host that it hears there."""
 
 
 class BadHello(Exception):
@@ -32,31 +39,57 @@ class BadHello(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Hello:
-    """What a host says of itself by one of its NICs.
+class Said:
+    """What one host says of itself, and others may tell of it.
 
-    `run` is a random number that tells two hosts of one name apart. `nic` is the place of the NIC
-    among the host's `nics`, from 0. `planes` has the place of the NIC of each plane, and is empty
-    while that is not known. `heard` lists, for each other host, the pairs of NICs, its own first,
-    on which it was heard. `done` is set once the host is settled. `hosts` is for how many it waits,
-    itself included. `member`: its mrcd runs, and its NICs are the planes in their order; it lists
-    in `heard` only who needs to know, in `seeks` who is not its peer yet, and in `refused` why some
-    cannot be. `leaving`: it goes.
+    `run` is a random number that tells two hosts of one name apart, `born_ns` the time of its
+    start, and `seq` grows with each Hello. `addresses` are those of its NICs, empty where there is
+    none or none is known. `heard` lists, for each other host, the pairs of NICs, its own first, on
+    which it hears it: if it is `whole` every host, and otherwise only who needs to know.
+    `forwards`: it hands packets on. `mtu` is that of its planes, bytes. `leaving`: it goes.
     """
 
     name: str
     run: str
-    nic: int
+    born_ns: int
+    seq: int
     nics: int
     inner: tuple[str, ...]
-    planes: tuple[int, ...] = ()
-    heard: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
-    done: bool = False
-    hosts: int = 2
-    member: bool = False
+    addresses: tuple[str, ...] = ()
+    heard: Mapping[str, tuple[Pair, ...]] = field(default_factory=dict)
+    whole: bool = False
+    forwards: bool = False
+    mtu: int = 0
     leaving: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """What a host says by one of its NICs.
+
+    `nic` is the place of the NIC among the host's, from 0. `done` is set once the host has found
+    everybody. `member`: its mrcd runs, and its NICs are its planes in their order; it lists in
+    `seeks` who is not its peer yet, or on more NICs than its peer is, and in `refused` why some
+    cannot be. `told` is what others have said.
+    """
+
+    said: Said
+    nic: int
+    done: bool = False
+    member: bool = False
     refused: Mapping[str, str] = field(default_factory=dict)
     seeks: tuple[str, ...] = ()
+    told: tuple[Said, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The name of the host."""
+        return self.said.name
+
+    @property
+    def run(self) -> str:
+        """What tells two hosts of this name apart."""
+        return self.said.run
 
 
 def spaced_s(period_s: float, hosts: int, nics: int) -> float:
@@ -64,16 +97,71 @@ def spaced_s(period_s: float, hosts: int, nics: int) -> float:
     return max(period_s, hosts * nics / _PER_S)
 
 
+def fitting(told: Iterable[Said], start: int) -> tuple[Said, ...]:
+    """Return as much of what others have said as one Hello takes, from a place on, in a circle."""
+    every = list(told)
+    if not every:
+        return ()
+    first = start % len(every)
+    left = TOLD_BYTES
+    found: list[Said] = []
+    for said in (*every[first:], *every[:first]):
+        left -= len(_json(_plain(said)))
+        if left < 0 or len(found) == HOSTS_MAX:
+            break
+        found.append(said)
+    return tuple(found)
+
+
 def encode(hello: Hello, key: bytes) -> bytes:
     """Return a Hello as a datagram, with a tag by the key that all hosts have."""
-    body = json.dumps(asdict(hello), separators=(",", ":")).encode()
-    return MAGIC + _tag(key, body) + body
+    body = {
+        "said": _plain(hello.said),
+        "nic": hello.nic,
+        "done": hello.done,
+        "member": hello.member,
+        "refused": dict(hello.refused),
+        "seeks": hello.seeks,
+        "told": [_plain(said) for said in hello.told],
+    }
+    text = _json(body)
+    return MAGIC + _tag(key, text) + text
+
+
+def _json(content: object) -> bytes:
+    return json.dumps(content, separators=(",", ":")).encode()
+
+
+def _plain(said: Said) -> dict[str, Any]:
+    """Return what JSON has of it: pairs of NICs as pairs of masks, which are few in any network."""
+    return {**asdict(said), "heard": {name: _masks(pairs) for name, pairs in said.heard.items()}}
+
+
+def _masks(pairs: Iterable[Pair]) -> list[Pair]:
+    """Return pairs of NICs as masks: each NIC of the one mask with each of the other."""
+    theirs: dict[int, int] = {}
+    for own, other in pairs:
+        theirs[own] = theirs.get(own, 0) | 1 << other
+    ours: dict[int, int] = {}
+    for own, mask in theirs.items():
+        ours[mask] = ours.get(mask, 0) | 1 << own
+    return [(own, other) for other, own in sorted(ours.items())]
+
+
+def _pairs(masks: Iterable[Pair]) -> tuple[Pair, ...]:
+    return tuple(sorted(
+        (own, other)
+        for owns, others in masks
+        for own in range(NICS_MAX)
+        for other in range(NICS_MAX)
+        if int(owns) >> own & 1 and int(others) >> other & 1
+    ))  # fmt: skip
 
 
 def decode(datagram: bytes, key: bytes) -> Hello:
     """Return the Hello in a datagram. Raises BadHello."""
     if not datagram.startswith(MAGIC):
-        raise BadHello("it is no Hello of mrcd")
+        raise BadHello("it is no Hello of mrcd, or one of another version")
     tag, body = datagram[len(MAGIC) : len(MAGIC) + TAG_BYTES], datagram[len(MAGIC) + TAG_BYTES :]
     if not hmac.compare_digest(tag, _tag(key, body)):
         raise BadHello("its host has another secret, or none")
@@ -89,29 +177,38 @@ def _tag(key: bytes, body: bytes) -> bytes:
 
 def _hello(data: Any) -> Hello:
     hello = Hello(
-        name=str(data["name"]),
-        run=str(data["run"]),
+        said=_said(data["said"]),
         nic=int(data["nic"]),
-        nics=int(data["nics"]),
-        inner=tuple(str(ip_address(text)) for text in data["inner"]),
-        planes=tuple(int(nic) for nic in data["planes"]),
-        heard={
-            str(name): tuple((int(one), int(other)) for one, other in pairs)
-            for name, pairs in data["heard"].items()
-        },
         done=data["done"] is True,
-        hosts=int(data["hosts"]),
         member=data["member"] is True,
-        leaving=data["leaving"] is True,
         refused={str(name): str(why)[:_WHY_MAX] for name, why in data["refused"].items()},
         seeks=tuple(map(str, data["seeks"][:HOSTS_MAX])),
+        told=tuple(_said(each) for each in data["told"][:HOSTS_MAX]),
     )
-    if not 0 < len(hello.name) <= _NAME_MAX or not 0 < len(hello.inner) <= _INNER_MAX:
-        raise ValueError("its name or its addresses are too long")
-    if not 0 <= hello.nic < hello.nics <= NICS_MAX or len(hello.heard) > HOSTS_MAX:
-        raise ValueError("its NICs are too many")
-    if hello.planes and sorted(set(hello.planes)) != sorted(hello.planes):
-        raise ValueError("two of its planes are one NIC")
-    if any(not 0 <= nic < hello.nics for nic in hello.planes):
-        raise ValueError("one of its planes is none of its NICs")
+    if not 0 <= hello.nic < hello.said.nics:
+        raise ValueError("its NIC is none of its NICs")
     return hello
+
+
+def _said(data: Any) -> Said:
+    said = Said(
+        name=str(data["name"]),
+        run=str(data["run"])[:_NAME_MAX],
+        born_ns=int(data["born_ns"]),
+        seq=int(data["seq"]),
+        nics=int(data["nics"]),
+        inner=tuple(str(ip_address(text)) for text in data["inner"]),
+        addresses=tuple(text and str(ip_address(text)) for text in data["addresses"]),
+        heard={str(name): _pairs(masks) for name, masks in data["heard"].items()},
+        whole=data["whole"] is True,
+        forwards=data["forwards"] is True,
+        mtu=int(data["mtu"]),
+        leaving=data["leaving"] is True,
+    )
+    if not 0 < len(said.name) <= _NAME_MAX or not 0 < len(said.inner) <= _INNER_MAX:
+        raise ValueError("its name or its addresses are too long")
+    if not 0 < said.nics <= NICS_MAX or len(said.heard) > HOSTS_MAX:
+        raise ValueError("its NICs are too many")
+    if len(said.addresses) not in (0, said.nics):
+        raise ValueError("it has not an address for each NIC")
+    return said

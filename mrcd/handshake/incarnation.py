@@ -16,7 +16,8 @@ class Ours:
     """This host's own part of an Offer to a peer, and the QP indices reserved for that peer.
 
     `required` names the capabilities without which a peer gets no session. `frame` and `hosts` are
-    the digests of the fabric file that Offers state.
+    the digests of the fabric file that Offers state. `endpoints` are this host's addresses by
+    plane, where there is no fabric that they follow from.
     """
 
     host: str
@@ -29,6 +30,7 @@ class Ours:
     required: tuple[str, ...] = ()
     frame: int = 0
     hosts: int = 0
+    endpoints: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

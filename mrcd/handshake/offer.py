@@ -59,7 +59,9 @@ class Offer(msgspec.Struct, frozen=True, array_like=True):
     the longest time between two Offers of an established sender, jitter aside. The sender speaks
     the versions from `oldest` to `version`; an `oldest` of 0 means only `version`. A session uses
     the highest that both hosts speak. Later versions may only append members. `frame` and `hosts`
-    are digests of the sender's fabric file (mrcd/fabric/digest.py); 0 says nothing.
+    are digests of the sender's fabric file (mrcd/fabric/digest.py); 0 says nothing. `endpoints` are
+    the sender's addresses by its planes, of 4 or 16 bytes, where no fabric says them; one of zeros
+    is not known. They tell which planes are the same network (mrcd/fabric/numbering.py).
     """
 
     version: int
@@ -83,6 +85,9 @@ class Offer(msgspec.Struct, frozen=True, array_like=True):
     oldest: Annotated[int, Meta(ge=0)] = 0
     frame: int = 0
     hosts: int = 0
+    endpoints: Annotated[
+        tuple[Annotated[bytes, Meta(min_length=4, max_length=16)], ...], Meta(max_length=8)
+    ] = ()
 
 
 class _Head(msgspec.Struct, array_like=True):
@@ -118,6 +123,8 @@ def decode(datagram: bytes) -> Offer:
         raise HandshakeError("sid 0 names no session")
     if offer.bound and offer.ack_sid == 0:
         raise HandshakeError("bound to no sid")
+    if any(len(address) not in (4, 16) for address in offer.endpoints):
+        raise HandshakeError("an endpoint is no address of 4 or 16 bytes")
     if len({qpn for qpn, _ in offer.qps}) != len(offer.qps):
         raise HandshakeError("a QPN appears twice")
     return offer

@@ -255,6 +255,13 @@ class Session:
         """State other digests of the fabric file from the next Offer on."""
         self._ours = replace(self._ours, frame=frame, hosts=hosts)
 
+    def set_endpoints(self, endpoints: tuple[bytes, ...], *, now_ns: int) -> list[Command]:
+        """State other addresses of ours by plane; a peer with a session is told at once."""
+        if endpoints == self._ours.endpoints:
+            return []
+        self._ours = replace(self._ours, endpoints=endpoints)
+        return self._offer_now(now_ns) if self.state is State.ESTABLISHED else []
+
     @property
     def deadline_ns(self) -> int:
         """The time at which `tick` must be called next."""
@@ -530,6 +537,7 @@ class Session:
             oldest=versions.OLDEST,
             frame=self._ours.frame,
             hosts=self._ours.hosts,
+            endpoints=self._ours.endpoints,
         )
         return [SendOffer(self.peer, planes, encode(offer))]
 

@@ -7,13 +7,14 @@ import asyncio
 import random
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from ipaddress import IPv6Address
 from typing import Final
 
 from mrcd.config.config import Current
+from mrcd.fabric.cabling import Handed
 from mrcd.handshake.hello import BadHello, Hello, decode, encode, spaced_s
-from mrcd.linux.groupsocket import DATAGRAM_MAX, GROUP, PORT, open_on
+from mrcd.linux.groupsocket import DATAGRAM_MAX, GROUP, PORT, has_carrier, open_on
 from mrcd.peers.meeting import Meeting, Met
 from mrcd.service.log import get_logger
 
@@ -22,6 +23,10 @@ log = get_logger()
 READS_MAX: Final = 64
 """Hellos that are read at once; the event loop has other work."""
 FAREWELLS: Final = 3
+LOOK_S: Final = 0.05
+"""Hellos come in swarms: what follows from them is looked at together after this time ..."""
+AGAIN_S: Final = 0.25
+"""... and again after this, while some host is not settled or no peer yet."""
 SAID_MAX: Final = 1024
 """Hellos that are kept, so that one which is said again need not be read again."""
 
@@ -29,16 +34,24 @@ SAID_MAX: Final = 1024
 class Discovering:
     """The Hellos of one daemon, from `start` until `close`.
 
-    met: is called with a host that may be a peer. left: with the name of one that goes.
+    met: is called with a host that may be a peer. left: with the name of one that goes. found: with
+    the ways to peers, and what this host hands on for others, whenever they may have changed.
     """
 
     def __init__(
-        self, config: Current, met: Callable[[Met], None], left: Callable[[str], None]
+        self,
+        config: Current,
+        met: Callable[[Met], None],
+        left: Callable[[str], None],
+        found: Callable[[Sequence[Met], tuple[Handed, ...]], None],
     ) -> None:
         self._config = config
         self._met = met
         self._left = left
-        self.meeting = Meeting(config, random.SystemRandom())
+        self._found = found
+        self.meeting = Meeting(config, random.SystemRandom(), time.time_ns())
+        self._version = -1  # of what was looked at last
+        self._looking: asyncio.TimerHandle | None = None
         self._sockets: dict[str, tuple[int, socket.socket]] = {}  # by NIC: its index, and socket
         self._timer: asyncio.TimerHandle | None = None
         self._refused: dict[str, str] = {}
@@ -54,10 +67,44 @@ class Discovering:
         now = time.monotonic_ns()
         self.meeting.forget_silent(now_ns=now)
         self._open()
+        self._feel(now)
         self._say()
+        self._look_soon()
         wanted_s = self.meeting.period_s(now_ns=now)
         period_s = spaced_s(wanted_s, self.meeting.count + 1, len(self._sockets))
         self._timer = asyncio.get_running_loop().call_later(period_s, self._turn)
+
+    def _feel(self, now_ns: int) -> None:
+        """Look which NICs have a link."""
+        nics = self._config().interfaces
+        for nic, (_index, sock) in self._sockets.items():
+            if nic in nics and not has_carrier(sock, nic):
+                self.meeting.unplugged(nics.index(nic), now_ns=now_ns)
+
+    def _look_soon(self) -> None:
+        """Look at what has changed, after a moment in which more may come."""
+        if self._looking is None and self.meeting.version != self._version:
+            loop = asyncio.get_running_loop()
+            self._looking = loop.call_later(LOOK_S, self._look)
+
+    def _look(self) -> None:
+        """Say which hosts may be peers, and which ways lead to those that are."""
+        self._looking = None
+        version, now = self.meeting.version, time.monotonic_ns()
+        known = self._config().by_name
+        ways: list[Met] = []
+        pending = False
+        for met in self.meeting.met(now_ns=now):
+            pending |= not met.ready or met.name not in known
+            if met.name not in known:
+                self._met(met)
+            elif met.ready:
+                ways.append(met)
+        self._found(ways, self.meeting.handed_on())
+        if pending:
+            loop = asyncio.get_running_loop()
+            self._looking = loop.call_later(AGAIN_S, self._look)
+        self._version = version
 
     def _hurry(self, period_s: float) -> None:
         """Say Hello within this time: somebody waits for an answer."""
@@ -159,14 +206,13 @@ class Discovering:
 
     def _hear(self, plane: int, source: str, hello: Hello) -> None:
         now = time.monotonic_ns()
-        if hello.leaving:
+        if hello.said.leaving:
             if self.meeting.left(hello):
                 self._left(hello.name)
             return
-        met = self.meeting.hear(plane, source, hello, now_ns=now)
+        if self.meeting.hear(plane, source, hello, now_ns=now):
+            self._look_soon()
         self._hurry(self.meeting.period_s(now_ns=now))
-        if met is not None and met.name not in self._config().by_name:
-            self._met(met)
 
     def warnings(self) -> list[str]:
         """Return what is wrong among the hosts that are heard."""
@@ -185,8 +231,9 @@ class Discovering:
 
     def close(self) -> None:
         """Say and hear nothing more."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        for timer in (self._timer, self._looking):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._looking = None
         for nic in [*self._sockets]:
             self._shut(nic)

@@ -50,6 +50,7 @@ _TIMESPEC = struct.Struct("@ll")
 _MAX_BYTES = 512
 _BTH_BYTES = WIRE.structs["mrc_bth"].size
 
+_ON_PLANE = (1 << WIRE.MRC_EV_PLANE_SHIFT) - 1
 READ_MAX = 64
 """Answers read from a plane before the event loop's other tasks get a turn."""
 PROBE_GAP_S = 0.01
@@ -83,8 +84,8 @@ class EndpointSockets(PlaneSockets):
         """Set the sockets up for `encap`, one of MRC_ENCAP_*, without opening any.
 
         `on_answer` is called with the source address, the EV, the bytes from BTH to ICRC, and the
-        time of arrival in nanoseconds. mrc_receive has checked that the EV's plane is the one that
-        the packet came by, and that its lower half, which no socket tells, is 0.
+        time of arrival in nanoseconds. The EV has our number of the plane that the packet came by,
+        and mrc_receive has checked that its lower half, which no socket tells, is 0.
         """
         raw_protocol = _IPPROTO_IPV6 if encap == ENCAP_FULL else socket.IPPROTO_UDP
         super().__init__("endpoint", port, raw_protocol, dscp, admitted)
@@ -112,7 +113,9 @@ class EndpointSockets(PlaneSockets):
                 if kind == _SO_TIMESTAMPNS:
                     seconds, nanoseconds = _TIMESPEC.unpack(value)
                     arrived = seconds * 1_000_000_000 + nanoseconds
-            self._on_answer(source[0], source[1] << 16, data, arrived)
+            # The peer may number the plane differently; the rest of the EV is that of the request.
+            ev = usid.ev(plane, 0) | source[1] << 16 & _ON_PLANE
+            self._on_answer(source[0], ev, data, arrived)
 
     def send(self, plane: int, path: str, packet: bytes) -> None:
         """Send a packet, which starts with its inner header, to `path`; losing it is no error."""

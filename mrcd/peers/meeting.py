@@ -2,30 +2,37 @@
 """What a host whose mrcd runs makes of the Hellos on its planes (pure).
 
 A plane is one network, so another host belongs on a plane with that of its NICs which is heard
-there, and which hears us. Once that is so on every plane, it can be a peer.
+there, and which hears us. Hosts share the planes that both are on, and have no others with each
+other; where hosts forward, ways through them count as well (cabling.py).
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Final
 
 from mrcd.config.config import Current
-from mrcd.fabric.hosts import Address
-from mrcd.handshake.hello import HOSTS_MAX, Hello
+from mrcd.fabric import network
+from mrcd.fabric.cabling import Cabling, Handed, Joint, Node, Way
+from mrcd.fabric.hosts import Address, Host
+from mrcd.handshake.hello import HOSTS_MAX, NICS_MAX, Hello, Pair, Said, fitting
 
 SECOND: Final = 1_000_000_000
 FORGET_NS: Final = 60 * SECOND
-"""A host that says nothing for this time is not known any more."""
+"""A host that says nothing for this time is not known any more ..."""
+APART_NS: Final = 12 * SECOND
+"""... and where hosts forward, two NICs are not joined any more after this time without a Hello."""
 EAGER_NS: Final = SECOND
 """For this time after news of somebody who asks for us Hellos are frequent ..."""
 ASKED_NS: Final = 4 * SECOND
 """... and for this time after it has asked, less so."""
-EAGER_S, ASKED_S, CALM_S = 0.25, 1.0, 5.0
-"""Time between two Hellos on each plane, in these cases and otherwise."""
+EAGER_S, ASKED_S, CALM_S, FORWARDING_S = 0.25, 1.0, 5.0, 2.0
+"""Time between two Hellos on each plane, in these cases, otherwise, and where hosts forward."""
+SETTLED_NS: Final = SECOND * 6 // 10
+"""On fewer planes than it has NICs a host is a peer after this time without news of others."""
 TWICE_NS: Final = 15 * SECOND
 """Two hosts with one name are named for this time after both were heard."""
 _RUN_BITS: Final = 64
@@ -33,38 +40,61 @@ _RUN_BITS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Met:
-    """A host that may be a peer: its addresses by plane, and those of its mrc0.
+    """A host that may be a peer: the ways to it by our planes, and the addresses of its mrc0.
 
-    ready: it is heard on every plane, and has found everybody. Before, it can only be told why it
-    cannot be a peer, and some of its addresses may be missing.
+    endpoints: its address by plane, unspecified where no way leads. vias: those of the hosts that
+    hand packets on to it. spare: the mask of planes whose ways lead through more of these than the
+    shortest one. ready: it is heard, and hears us, and has found everybody. Before, it can only be
+    told why it cannot be a peer.
     """
 
     name: str
     endpoints: tuple[Address, ...]
     inner: tuple[str, ...]
     ready: bool
+    vias: tuple[Address, ...] = ()
+    spare: int = 0
 
 
 @dataclass(slots=True)
 class _Other:
-    """What one host says; `seen` has its address by our plane and the place of its NIC."""
+    """What one host says, by itself (`hello`) or as others tell.
 
-    hello: Hello
+    `seen` has its address and when it was heard, by our plane and the place of its NIC.
+    `confirmed` has those of these pairs on which it has heard us.
+    """
+
+    said: Said
     began_ns: int
     heard_ns: int
-    seen: dict[tuple[int, int], str] = field(default_factory=dict)
+    news_ns: int
+    hello: Hello | None = None
+    seen: dict[Pair, tuple[str, int]] = field(default_factory=dict)
+    confirmed: set[Pair] = field(default_factory=set)
+
+    @property
+    def address_of(self) -> dict[int, str]:
+        """Its address by the place of the NIC, as far as it was heard."""
+        return {theirs: address for (_plane, theirs), (address, _ns) in self.seen.items()}
 
 
 class Meeting:
-    """The hosts that one host hears."""
+    """The hosts that one host hears, or hears of."""
 
-    def __init__(self, config: Current, rng: random.Random) -> None:
+    def __init__(self, config: Current, rng: random.Random, born_ns: int = 0) -> None:
+        """`born_ns` is the present time of the day, which orders the runs of one host."""
         self._config = config
         self.run = f"{rng.getrandbits(_RUN_BITS):016x}"
+        self._born_ns = born_ns
+        self._seq = 0
+        self._turn = 0
         self._others: dict[tuple[str, str], _Other] = {}  # by name and run
         self._refused: dict[str, str] = {}
         self._eager_until_ns = self._asked_until_ns = 0
         self._twice: dict[str, tuple[int, str]] = {}
+        self._graph: Cabling | None = None
+        self.version = 0
+        """Grows with all that may change the ways to others."""
 
     def begin(self, *, now_ns: int) -> None:
         """Say Hello often for a moment, as at first."""
@@ -74,70 +104,182 @@ class Meeting:
         """Return the time from one Hello to the next."""
         if now_ns < self._eager_until_ns:
             return EAGER_S
-        return ASKED_S if now_ns < self._asked_until_ns else CALM_S
+        calm_s = FORWARDING_S if self.whole else CALM_S
+        return ASKED_S if now_ns < self._asked_until_ns else calm_s
 
     @property
     def count(self) -> int:
-        """The number of other hosts that are heard."""
+        """The number of other hosts that are heard, or heard of."""
         return len(self._others)
+
+    @property
+    def whole(self) -> bool:
+        """Whether some host forwards: then all speak of all that they hear."""
+        return self._config().keys.forward or any(o.said.forwards for o in self._others.values())
+
+    # ---- what is said
 
     def hello(self, plane: int, *, leaving: bool = False) -> Hello:
         """Return what to say on a plane now."""
         config = self._config()
-        heard: dict[str, tuple[tuple[int, int], ...]] = {}
-        for (name, _run), other in self._others.items():
-            if len(heard) < HOSTS_MAX and self._waits(other.hello):
-                heard[name] = tuple(sorted(other.seen))
-        planes = config.fabric.planes
+        self._seq += 1
+        said = self._said(leaving=leaving)
         return Hello(
+            said=said,
+            nic=plane,
+            done=True,
+            member=True,
+            seeks=tuple(name for name in said.heard if self._seeks(name)),
+            refused={name: why for name, why in self._refused.items() if name in said.heard},
+            told=self._told(plane) if config.keys.forward else (),
+        )
+
+    def _said(self, *, leaving: bool) -> Said:
+        config, whole = self._config(), self.whole
+        heard: dict[str, tuple[Pair, ...]] = {}
+        for (name, _run), other in self._others.items():
+            if other.hello is None or len(heard) == HOSTS_MAX:
+                continue
+            if whole or self._waits(other.hello):
+                heard[name] = tuple(sorted(other.seen))
+        own = config.host.endpoints
+        return Said(
             name=config.host.name,
             run=self.run,
-            nic=plane,
-            nics=planes,
+            born_ns=self._born_ns,
+            seq=self._seq,
+            nics=config.fabric.planes,
             inner=tuple(str(address.ip) for address in config.mrc0.addresses),
-            planes=tuple(range(planes)),
+            addresses=tuple("" if each.is_unspecified else str(each) for each in own),
             heard=heard,
-            done=True,
-            hosts=0,
-            member=True,
+            whole=whole,
+            forwards=config.keys.forward,
+            mtu=config.fabric.mtu,
             leaving=leaving,
-            seeks=tuple(name for name in heard if name not in config.by_name),
-            refused={name: why for name, why in self._refused.items() if name in heard},
+        )
+
+    def _told(self, plane: int) -> tuple[Said, ...]:
+        """Return what to tell of others on a plane: those that speak there need not be told of."""
+        self._turn += 1
+        return fitting(
+            (
+                other.said
+                for other in self._others.values()
+                if (other.hello is None or other.hello.member)
+                and all(ours != plane for ours, _theirs in other.seen)
+            ),
+            self._turn // max(1, self._config().fabric.planes),
         )
 
     def _waits(self, hello: Hello) -> bool:
         """Return whether a host needs to know that it is heard here."""
-        known = hello.name in self._config().by_name
-        return not known or self._asks(hello)
+        return self._seeks(hello.name) or self._asks(hello)
 
     def _asks(self, hello: Hello) -> bool:
-        """Return whether a host wants us to be its peer, which we are not yet."""
+        """Return whether a host wants us to be its peer, or on more planes than we are."""
         return not hello.member or self._config().host.name in hello.seeks
 
-    def hear(self, plane: int, source: str, hello: Hello, *, now_ns: int) -> Met | None:
-        """Take notice of a Hello that arrived on a plane; return its host if it may be a peer."""
+    def _seeks(self, name: str) -> bool:
+        """Return whether a host is no peer yet, or is heard on more planes than it is one on."""
+        config = self._config()
+        known = config.by_name.get(name)
+        if known is None:
+            return True
+        other = self._latest(name)
+        if other is None:
+            return False
+        on = {plane for plane, _theirs in other.seen}
+        joined = sum(
+            1
+            for plane, end in enumerate(known.host.endpoints)
+            if not end.is_unspecified and known.host.via(plane) is None
+        )
+        return joined < min(len(on), len({theirs for _plane, theirs in other.seen}))
+
+    def _latest(self, name: str) -> _Other | None:
+        found = [other for (each, _run), other in self._others.items() if each == name]
+        return max(found, key=lambda other: (other.said.born_ns, other.began_ns), default=None)
+
+    # ---- what is heard
+
+    def hear(self, plane: int, source: str, hello: Hello, *, now_ns: int) -> bool:
+        """Take notice of a Hello that arrived on a plane; return whether it is of another host."""
         config = self._config()
         if hello.run == self.run:
-            return None  # our own, by another NIC of ours on the same network
+            return False  # our own, by another NIC of ours on the same network
         if hello.name == config.host.name:
             self._note_twice(hello.name, "this host", source, now_ns)
             self.begin(now_ns=now_ns)  # it must hear that the name is taken
-            return None
-        key = hello.name, hello.run
+            return False
+        other = self._known(hello.said, now_ns)
+        place = plane, hello.nic
+        moved = other.seen.get(place, ("", 0))[0] != source
+        other.seen[place] = source, now_ns
+        if moved:
+            self._news(other, now_ns)
+        before, other.hello = other.hello, hello
+        if self._asks(hello):
+            self._asked_until_ns = now_ns + ASKED_NS
+            if moved or before is None or before.said.heard != hello.said.heard:
+                self.begin(now_ns=now_ns)
+        self._take(other, hello.said, now_ns)
+        self._confirm(other, hello.said, now_ns)
+        self._compare_runs(other, source, now_ns)
+        for said in hello.told:
+            self._hear_of(said, now_ns)
+        self._refused.pop(hello.name, None)
+        return True
+
+    def _known(self, said: Said, now_ns: int) -> _Other:
+        """Return what is known of a host; begin to know it."""
+        key = said.name, said.run
         other = self._others.get(key)
         if other is None:
             self._make_room()
-            other = self._others[key] = _Other(hello, now_ns, now_ns)
+            other = self._others[key] = _Other(said, now_ns, now_ns, now_ns)
+            self._changed()
             self.begin(now_ns=now_ns)
-        place = plane, hello.nic
-        if self._asks(hello):
-            self._asked_until_ns = now_ns + ASKED_NS
-            if other.seen.get(place) != source or other.hello.heard != hello.heard:
-                self.begin(now_ns=now_ns)
-        other.hello, other.heard_ns = hello, now_ns
-        other.seen[place] = source
-        self._compare_runs(other, source, now_ns)
-        return self._judged(other)
+        return other
+
+    def _hear_of(self, said: Said, now_ns: int) -> None:
+        """Take notice of what others tell of a host."""
+        if said.run == self.run or said.name == self._config().host.name:
+            return
+        known = self._others.get((said.name, said.run))
+        if known is not None and said.seq <= known.said.seq:
+            return
+        latest = self._latest(said.name)
+        if latest is not None and latest.said.born_ns > said.born_ns:
+            return  # it has started again since
+        self._take(self._known(said, now_ns), said, now_ns)
+
+    def _take(self, other: _Other, said: Said, now_ns: int) -> None:
+        """Keep the newest that a host has said."""
+        other.heard_ns = now_ns
+        before, other.said = other.said, said
+        if _content(before) != _content(said):
+            self._news(other, now_ns)
+
+    def _news(self, other: _Other, now_ns: int) -> None:
+        other.news_ns = now_ns
+        self._changed()
+        if self.whole:
+            self.begin(now_ns=now_ns)  # others are told
+
+    def _changed(self) -> None:
+        self._graph = None
+        self.version += 1
+
+    def _confirm(self, other: _Other, said: Said, now_ns: int) -> None:
+        """Note on which pairs of NICs a host hears us."""
+        ours = self._config().host.name
+        if ours in said.heard:
+            found = {(plane, theirs) for theirs, plane in said.heard[ours]}
+        else:
+            found = set() if said.whole else other.confirmed
+        if found != other.confirmed:
+            other.confirmed = found
+            self._news(other, now_ns)
 
     def _make_room(self) -> None:
         if len(self._others) >= 2 * HOSTS_MAX:
@@ -146,8 +288,8 @@ class Meeting:
     def _compare_runs(self, this: _Other, source: str, now_ns: int) -> None:
         """Note if a host says Hello by a name although another one has begun to, later."""
         for (name, _run), other in self._others.items():
-            if name == this.hello.name and other.began_ns > this.began_ns:
-                where = next(iter(other.seen.values()), "?")
+            if name == this.said.name and other.began_ns > this.began_ns and other.seen:
+                where = next(iter(other.seen.values()))[0]
                 self._note_twice(name, where, source, now_ns)
 
     def _note_twice(self, name: str, one: str, other: str, now_ns: int) -> None:
@@ -162,39 +304,70 @@ class Meeting:
         self._twice = {n: (t, s) for n, (t, s) in self._twice.items() if now_ns - t < TWICE_NS}
         return [text for _t, text in self._twice.values()]
 
-    def _judged(self, other: _Other) -> Met | None:
-        """Return a host, ready if it hears us, and is heard, on every plane."""
-        hello, config = other.hello, self._config()
-        ours, planes = config.host.name, config.fabric.planes
-        self._refused.pop(hello.name, None)
-        if hello.nics != planes:
-            self.refuse(
-                hello.name,
-                f"{hello.name} has {hello.nics} NICs and {ours} {planes}: give both as many",
-            )
-            return None
-        if hello.member and (wrong := self._crossed(other)) is not None:
-            self.refuse(hello.name, wrong)
-            return None
-        pairs = [pair for pair in enumerate(hello.planes) if pair in other.seen]
-        both = {(nic, plane) for plane, nic in pairs} <= {*hello.heard.get(ours, ())}
-        return Met(
-            hello.name,
-            tuple(ip_address(other.seen[pair]) for pair in pairs),
-            hello.inner,
-            ready=len(pairs) == planes and both and hello.done,
+    # ---- what follows
+
+    @property
+    def graph(self) -> Cabling:
+        """The hosts that are heard, or heard of, and what joins their NICs."""
+        if self._graph is None:
+            self._graph = Cabling({node.name: node for node in self._nodes()})
+        return self._graph
+
+    def _nodes(self) -> Iterator[Node]:
+        config = self._config()
+        ours, near = config.host.name, set[Joint]()
+        for name in {name for name, _run in self._others}:
+            other = self._latest(name)
+            assert other is not None
+            near |= {(plane, name, theirs) for plane, theirs in other.seen}
+            yield _node(other, ours)
+        yield Node(
+            ours,
+            tuple(str(plane) for plane in range(config.fabric.planes)),  # nobody is sent there
+            frozenset(near),
+            config.keys.forward,
+            config.fabric.mtu,
         )
 
-    def _crossed(self, other: _Other) -> str | None:
-        """Return which network is another plane here than there, if one is."""
-        config, name = self._config(), other.hello.name
-        for here, there in other.seen:
-            if here != there and (here, here) not in other.seen:
-                return (
-                    f"plane {here} ({config.interfaces[here]}) of {config.host.name} is on the "
-                    f"network of plane {there} of {name}: name the planes in one order on both"
-                )
-        return None
+    def met(self, *, now_ns: int) -> Iterator[Met]:
+        """Yield the hosts to which ways lead, or that are heard."""
+        for name in sorted({name for name, _run in self._others}):
+            other = self._latest(name)
+            if other is not None:
+                yield self._met(other, now_ns)
+
+    def _met(self, other: _Other, now_ns: int) -> Met:
+        planes, name = self._config().fabric.planes, other.said.name
+        ways = self.graph.ways(self._config().host.name, name)
+        by_plane: dict[int, Way] = {way.ends[0]: way for way in ways}
+        nowhere = network.nowhere(6)
+
+        def end(plane: int) -> Address:
+            way = by_plane.get(plane)
+            return nowhere if way is None else ip_address(self.graph.last_address(way))
+
+        def via(plane: int) -> Address:
+            way = by_plane.get(plane)
+            if way is None or not way.relays:
+                return nowhere
+            return ip_address(self.graph.next_address(way))
+
+        shortest = min((way.relays for way in ways), default=0)
+        spare = sum(1 << plane for plane, way in by_plane.items() if way.relays > shortest)
+        quiet = now_ns - other.news_ns >= SETTLED_NS
+        full = len(ways) >= min(planes, other.said.nics)
+        return Met(
+            name,
+            tuple(map(end, range(planes))),
+            other.said.inner,
+            ready=bool(ways) and (quiet or full) and (other.hello is None or other.hello.done),
+            vias=tuple(map(via, range(planes))) if any(way.relays for way in ways) else (),
+            spare=spare,
+        )
+
+    def handed_on(self) -> tuple[Handed, ...]:
+        """Return what this host hands on for others."""
+        return self.graph.handed_on(self._config().host.name)
 
     def refuse(self, name: str, reason: str) -> None:
         """Tell a host why it is no peer."""
@@ -206,13 +379,80 @@ class Meeting:
         return self._refused
 
     def left(self, hello: Hello) -> bool:
-        """Return whether a host that was heard goes, and forget it."""
-        return hello.leaving and self._others.pop((hello.name, hello.run), None) is not None
+        """Return whether a host that was heard goes, and forget it with its earlier runs."""
+        if not hello.said.leaving or (hello.name, hello.run) not in self._others:
+            return False
+        for (name, run), other in list(self._others.items()):
+            if name == hello.name and other.said.born_ns <= hello.said.born_ns:
+                del self._others[name, run]
+        self._changed()
+        return True
+
+    def unplugged(self, plane: int, *, now_ns: int) -> None:
+        """Forget who was heard on a plane whose NIC has no link."""
+        for other in self._others.values():
+            gone = [pair for pair in other.seen if pair[0] == plane]
+            for pair in gone:
+                del other.seen[pair]
+            if gone:
+                self._news(other, now_ns)
 
     def forget_silent(self, *, now_ns: int) -> None:
-        """Forget the hosts that say nothing any more."""
+        """Forget the hosts, and joined NICs, of which nothing is heard any more."""
         for key, other in list(self._others.items()):
             if now_ns - other.heard_ns > FORGET_NS:
                 del self._others[key]
+                self._changed()
+                continue
+            silent = [pair for pair, (_a, heard) in other.seen.items() if now_ns - heard > APART_NS]
+            for pair in silent if self.whole else ():
+                del other.seen[pair]
+                self._news(other, now_ns)
         names: Collection[str] = {name for name, _run in self._others}
         self._refused = {name: why for name, why in self._refused.items() if name in names}
+
+
+def kept(before: Host, after: Host) -> Host:
+    """Return how a peer is reached from now on, where it was reached otherwise before.
+
+    A way that is no longer known stays, unless its address is on another plane now: it may return,
+    and the programs know by then that nothing arrives by it.
+    """
+    vias = after.vias or tuple(network.nowhere(6) for _ in after.endpoints)
+    ends, spare = list(after.endpoints), after.spare
+    through = list(vias)
+    for plane, end in enumerate(before.endpoints):
+        if not ends[plane].is_unspecified or end.is_unspecified or end in after.endpoints:
+            continue
+        ends[plane] = end
+        through[plane] = before.via(plane) or network.nowhere(6)
+        spare |= before.spare & 1 << plane
+    found = tuple(through) if any(not via.is_unspecified for via in through) else ()
+    if not any(not end.is_unspecified and not spare >> p & 1 for p, end in enumerate(ends)):
+        spare = 0
+    return Host(
+        before.name, before.t0, before.port, before.addresses, before.public_key, tuple(ends),
+        before.routed, found, spare,
+    )  # fmt: skip
+
+
+def _node(other: _Other, ours: str) -> Node:
+    """Return a host as the graph has it; where it hears us is what it has said at any time."""
+    said = other.said
+    near: set[Joint] = {
+        (own, name, theirs)
+        for name, pairs in said.heard.items()
+        for own, theirs in pairs
+        if name != ours
+    }
+    near |= {(theirs, ours, plane) for plane, theirs in other.confirmed}
+    heard = other.address_of
+    known = said.addresses or ("",) * said.nics
+    addresses = (heard.get(nic, known[nic]) for nic in range(min(said.nics, NICS_MAX)))
+    return Node(said.name, tuple(addresses), frozenset(near), said.forwards, said.mtu)
+
+
+def _content(said: Said) -> tuple[object, ...]:
+    """Return what of it is news when it changes."""
+    heard = said.heard if said.whole else None
+    return said.nics, said.inner, said.addresses, heard, said.forwards, said.mtu, said.leaving

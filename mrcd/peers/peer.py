@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from typing import Final
 
 from mrcd.config.config import Config
 from mrcd.config.config import Peer as Configured
-from mrcd.fabric import digest
+from mrcd.fabric import digest, numbering
+from mrcd.fabric.numbering import Numbering
 from mrcd.handshake import CELLS_LOST, Memory, Offer, Session, State
 from mrcd.paths.largest import LEAST
 from mrcd.wire.abi import ABI
@@ -75,7 +77,8 @@ class Peer:
     until it says so. mtu: the longest packet of an application to it, bytes. refused, failed: why
     it gets no session although it is heard, and why its QPs are set up anew. path_mtu, narrow: the
     longest packet that a plane carries to it, where the kernel knows and where trials found it.
-    plain_s: since when cells get through to it on no plane.
+    plain_s: since when cells get through to it on no plane. numbering: which of our planes its own
+    are.
     """
 
     configured: Configured
@@ -89,6 +92,7 @@ class Peer:
     path_mtu: dict[int, int] = field(default_factory=dict)
     narrow: dict[int, int] = field(default_factory=dict)
     plain_s: float | None = None
+    numbering: Numbering = numbering.ALIKE
     _stated: tuple[int, int] | None = None  # digests of its fabric file
 
     @property
@@ -197,6 +201,14 @@ class Peer:
         if self._stated is None:
             return None
         return digest.differences(self.name, self._stated, self.session.digests)
+
+    def number(self, offer: Offer) -> bool:
+        """Find which of our planes its planes are; return whether they are others than before."""
+        said = tuple(ip_address(address) for address in offer.endpoints)
+        found = numbering.between(self.configured.host.endpoints, said)
+        changed = found != self.numbering
+        self.numbering = found
+        return changed
 
     def set_ports(self, mask: int) -> bool:
         """Note on which planes it takes packets; return whether they are others than before."""

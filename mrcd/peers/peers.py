@@ -11,6 +11,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from msgspec import structs
+
 from mrcd import handshake
 from mrcd.config.config import Config, Current
 from mrcd.config.config import Peer as Configured
@@ -187,6 +189,7 @@ class Peers(Placed):
             required=_cell(config) if config.transport.framing == "cell" else (),
             frame=self._frame,
             hosts=digest.of_hosts(config.fabric, config.host, peer.host),
+            endpoints=_packed(config),
         )
 
     @property
@@ -270,6 +273,7 @@ class Peers(Placed):
             )
             self._answering[name] = None
             peer.ports = self._table.peers.planes[name]
+            self._number(peer, memory.offer)
             self._endpoint.peer_established(name)
             self._framed(peer, self._framing_of(memory.offer))
             resumed.append(name)
@@ -300,6 +304,10 @@ class Peers(Placed):
                 peer.configured = configured
                 hosts = digest.of_hosts(config.fabric, config.host, configured.host)
                 peer.session.set_digests(self._frame, hosts)
+                if (offer := peer.session.remote) is not None:
+                    self._number(peer, offer)
+                told = peer.session.set_endpoints(_packed(config), now_ns=time.monotonic_ns())
+                self._carry_out(peer, told)
         self._ways.configured()
         self._reconfigure_channels(config)
 
@@ -491,6 +499,7 @@ class Peers(Placed):
                 self._apart(sender or error.host, error)
             self._rejections.add(plane, str(error), now_ns=now)
             return
+        self._number(peer, offer)
         other_file = peer.hear(offer, now)
         if other_file is not None:
             log.warning("peer.fabric_differs", peer=peer.name, what=other_file)
@@ -582,7 +591,7 @@ class Peers(Placed):
                     cells, trims = self._takes_cells(command.capabilities), command.trims
                     self._table.configure(name, command.qps, command.mpr, cells=cells, trims=trims)
                     self._planes_of(peer, command.port_mask)
-                    self._table.peers.set_ports(name, command.port_mask)
+                    self._table.peers.set_ports(name, peer.numbering.mask(command.port_mask))
                     self._framed(peer, SessionFraming(command.mtu, cells, trims))
                 case ReadyToSend():
                     self._table.ready(name)
@@ -611,7 +620,18 @@ class Peers(Placed):
         _log_state(change)
         self._on_change()
 
-    def _planes_of(self, peer: Peer, mask: int) -> None:
+    def _number(self, peer: Peer, offer: Offer) -> None:
+        """Go by which of our planes a peer's are, as its Offer says."""
+        if not peer.number(offer):
+            return
+        self._table.peers.set_numbering(peer.name, peer.numbering.word)
+        log.info("peer.numbered", peer=peer.name, planes=peer.numbering.ours)
+        if peer.ports is not None:
+            self._planes_of(peer, offer.port_mask)
+            self._table.peers.set_ports(peer.name, peer.numbering.mask(offer.port_mask))
+
+    def _planes_of(self, peer: Peer, theirs: int) -> None:
+        mask = peer.numbering.mask(theirs)
         if peer.set_ports(mask):
             self._table.peers.set_planes(peer.name, mask)
             log.info("peer.ports_changed", peer=peer.name, planes=f"{mask:#x}")
@@ -625,10 +645,15 @@ class Peers(Placed):
     def _compare_ports(self) -> None:
         """Trust Offers that keep differing from the Port Status Updates."""
         remotes = ((name, self.all[name].session.remote) for name in self._answering)
-        offers = [(name, offer) for name, offer in remotes if offer is not None]
+        offers = [
+            (name, structs.replace(offer, port_mask=self.all[name].numbering.mask(offer.port_mask)))
+            for name, offer in remotes
+            if offer is not None
+        ]
         if not offers:
             return
-        for name, mask in self._doubts.corrections(offers, self._table.peers.every_ports()).items():
+        said = self._table.peers.every_ports()
+        for name, mask in self._doubts.corrections(offers, said).items():
             self._table.peers.set_ports(name, mask)
             log.info("peer.ports_corrected", peer=name, planes=f"{mask:#x}")
 
@@ -695,6 +720,11 @@ def _log_state(change: StateChanged) -> None:
         log.warning("peer.silent", peer=change.peer, reason=change.reason)
     elif change.old is State.ESTABLISHED or change.old is State.SILENT:
         log.info("peer.restarted", peer=change.peer, reason=change.reason)
+
+
+def _packed(config: Config) -> tuple[bytes, ...]:
+    """Return this host's addresses by plane as Offers have them; none in a fabric."""
+    return tuple(address.packed for address in config.host.endpoints)
 
 
 def _packets(command: Command) -> int:

@@ -104,7 +104,11 @@ class AnyNetwork:
         self.hops.neighbor(event)
 
     def leads_to(self, peer: str, plane: int) -> bool:
-        """Return whether the link-layer address of the next hop is known."""
+        """Return whether the peer is on the plane, and the next hop's link-layer address known."""
+        config = self._config()
+        known = config.by_name.get(peer)
+        if known is not None and not underlay.of(config.fabric).leads(known.host, plane):
+            return False
         return self.hops.leads_to(peer, plane)
 
     def needs(self, plane: Plane) -> tuple[str | None, str | None]:

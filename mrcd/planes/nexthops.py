@@ -14,13 +14,14 @@ import contextlib
 import socket
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from ipaddress import ip_address
 
 from mrcd.config.config import Peer
 from mrcd.linux.interfaces import Link, NeighborChanged
 from mrcd.linux.neighbortable import neighbor_limit
 from mrcd.linux.netlink import Netlink, NetlinkFailed
 from mrcd.linux.pathmtu import send_probe
-from mrcd.linux.privileged.requests import VerifyNeighbor
+from mrcd.linux.privileged.requests import PlaceNeighbor, VerifyNeighbor
 from mrcd.service.log import get_logger
 from mrcd.service.tasks import Tasks
 
@@ -47,6 +48,7 @@ class Hop:
 
     `via` is the neighbour's IP address, None without a route; `mac` its link-layer address, None
     until it is known; `mtu` that of the path, 0 if no router has told of a smaller one than ours.
+    `handed`: `via` is a host that hands packets on, of which the kernel's routes know nothing.
     """
 
     peer: str
@@ -55,6 +57,7 @@ class Hop:
     via: str | None = None
     mac: bytes | None = None
     mtu: int = 0
+    handed: bool = False
 
 
 OnHop = Callable[[Hop], None]
@@ -97,15 +100,20 @@ class NextHops:
     def set_peers(self, peers: Iterable[Peer]) -> None:
         """Follow these peers from now on, and no others; `find` looks the new ones up."""
         wanted = {
-            (peer.name, plane): str(address)
+            (peer.name, plane): (str(address), peer.host.via(plane))
             for peer in peers
             for plane, address in enumerate(peer.host.endpoints)
+            if not address.is_unspecified
         }
         for key, hop in list(self._hops.items()):
-            if wanted.get(key) != hop.address:
+            known = (hop.address, ip_address(hop.via or "::") if hop.handed else None)
+            if wanted.get(key) != known:
                 del self._hops[key]
-        for (peer, plane), address in wanted.items():
-            self._hops.setdefault((peer, plane), Hop(peer, plane, address))
+        for (peer, plane), (address, via) in wanted.items():
+            through = None if via is None else str(via)
+            self._hops.setdefault(
+                (peer, plane), Hop(peer, plane, address, through, handed=via is not None)
+            )
 
     async def find(self) -> None:
         """Look all routes up, and wait a moment for neighbours that are not known yet."""
@@ -118,6 +126,10 @@ class NextHops:
 
     async def _look_up(self, hop: Hop) -> None:
         link = self._links[hop.plane]
+        if hop.handed:
+            if hop.mac is None and hop.via and (known := self._mac_of(hop.plane, hop.via)):
+                self._set_mac(hop, known)
+            return
         try:
             way = await self._nl.way_to(link.name, hop.address)
         except NetlinkFailed:  # the interface has gone; what is known of it may return with it
@@ -146,7 +158,7 @@ class NextHops:
         """
         while True:
             self._measured.clear()
-            hops = [hop for hop in self._hops.values() if hop.via is not None]
+            hops = [h for h in self._hops.values() if h.via is not None and not h.handed]
             routed = (hop for hop in hops if hop.via != hop.address)
             sockets = [sock for hop in routed if (sock := self._probe(hop)) is not None]
             try:
@@ -248,7 +260,19 @@ class NextHops:
             return
         hop.mac = mac
         self._on_mac(hop)
+        if hop.handed:
+            self._tasks.spawn(self._place(hop))
         log.info("hop.resolved", peer=hop.peer, plane=hop.plane, via=hop.via, mac=mac.hex(":"))
+
+    async def _place(self, hop: Hop) -> None:
+        """Have the kernel send what is for a peer to the host that hands it on.
+
+        It would ask for the peer itself, which is not on the link. It forgets in some seconds.
+        """
+        link = self._links[hop.plane]
+        if hop.mac is not None and link.up:
+            with contextlib.suppress(OSError):  # the link may go; its next change asks again
+                await self._nl.change(PlaceNeighbor(link.name, hop.address, hop.mac.hex(":")))
 
     def _lost(self, plane: int, via: str) -> None:
         """Ask for a neighbour that did not answer; it may have another address by now."""
@@ -277,3 +301,5 @@ class NextHops:
                 link = self._links[plane]
                 if link.up and link.carrier and via is not None:
                     await self._nl.change(VerifyNeighbor(link.name, via))
+            for hop in [hop for hop in self._hops.values() if hop.handed]:
+                await self._place(hop)

@@ -36,7 +36,8 @@ async def own_addresses(
         if nic.address is not None or name is None:
             found.append(nic.address or config.host.endpoints[plane])
             continue
-        targets = [str(peer.host.endpoints[plane]) for peer in config.peers]
+        ends = (peer.host.endpoints[plane] for peer in config.peers)
+        targets = [str(end) for end in ends if not end.is_unspecified]
         found.append(await _preferred(nl, name, targets))
     unknown = network.nowhere(config.fabric.routing.underlay)
     return tuple(unknown if address is None else address for address in found)

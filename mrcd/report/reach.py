@@ -123,10 +123,10 @@ def _who(names: Sequence[str]) -> str:
 
 def without_neighbor(engine: Engine) -> dict[int, str]:
     """Return the planes on which no neighbour is known that leads to some peer, in words."""
-    reached, usable = engine.table.peers.reached, engine.planes.mask
+    table, usable = engine.table.peers, engine.planes.mask
     lost: dict[int, list[str]] = {}
     for peer in engine.config.peers:
-        if missing := usable & ~reached(peer.name):
+        if missing := usable & table.shared(peer) & ~table.reached(peer.name):
             for plane in engine.planes.planes:
                 if missing >> plane.index & 1:
                     lost.setdefault(plane.index, []).append(peer.name)

@@ -78,6 +78,10 @@ async def _verify_neighbor(nl: Changing, asked: requests.VerifyNeighbor) -> None
     await nl.verify_neighbor(asked.dev, asked.ip)
 
 
+async def _place_neighbor(nl: Changing, asked: requests.PlaceNeighbor) -> None:
+    await nl.place_neighbor(asked.dev, asked.ip, mac_bytes(asked.mac) or bytes(6))
+
+
 async def _set_bucket(nl: Changing, asked: requests.SetBucket) -> None:
     await nl.set_bucket(asked.name, Bucket(asked.rate, asked.burst, asked.limit))
 
@@ -102,6 +106,7 @@ _WORK: dict[type[Request], Callable[[Changing, Any], Awaitable[None]]] = {
     requests.ReplaceRoute: _replace_route,
     requests.DeleteRoute: _delete_route,
     requests.VerifyNeighbor: _verify_neighbor,
+    requests.PlaceNeighbor: _place_neighbor,
     requests.SetBucket: _set_bucket,
     requests.AddClsact: _add_clsact,
     requests.DetachClsact: _detach_clsact,

@@ -12,6 +12,7 @@ from mrcd.linux.netlink.connection import NetlinkFailed, family_of, trying
 from mrcd.linux.netlink.neighbors import Neighbors
 
 _NUD_PROBE, _NUD_FIXED = 0x10, 0x40 | 0x80  # NOARP, PERMANENT
+_NUD_REACHABLE = 0x02
 _NO_WAY = {errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENODEV, errno.EINVAL}
 
 
@@ -46,6 +47,23 @@ class Ways(Neighbors):
                 if known["state"] & _NUD_FIXED:
                     return
             await self._ipr.neigh("change", dst=ip, ifindex=index, state=_NUD_PROBE)
+
+    async def place_neighbor(self, dev: str, ip: str, mac: bytes) -> None:
+        """Make the kernel take an address to be at a MAC address, until it would verify that.
+
+        What the operator has made permanent stays.
+        """
+        with (
+            contextlib.suppress(NetlinkFailed),  # the interface may have gone
+            trying(f"have {ip} be at {mac.hex(':')} on {dev}", missing_ok=True),
+        ):
+            index = self.index(dev)
+            async for known in await self._ipr.neigh("dump", dst=ip, ifindex=index):
+                if known["state"] & _NUD_FIXED:
+                    return
+            await self._ipr.neigh(
+                "replace", dst=ip, ifindex=index, lladdr=mac.hex(":"), state=_NUD_REACHABLE
+            )
 
 
 def _way(message: Any, ip: str) -> Way:

@@ -213,6 +213,13 @@ def _verify_neighbor(request: requests.VerifyNeighbor, permits: Permits, _undone
     return plane is not None and plane.route is None and _usable(request.ip)
 
 
+def _place_neighbor(request: requests.PlaceNeighbor, permits: Permits, _undone: Undone) -> bool:
+    plane = permits.planes.get(request.dev)
+    if plane is None or plane.route is not None or not _usable(request.ip):
+        return False
+    return ip_address(request.ip).is_link_local and _MAC.fullmatch(request.mac) is not None
+
+
 def _set_bucket(request: requests.SetBucket, permits: Permits, _undone: Undone) -> bool:
     most = {f"{permits.mrc0}{suffix}": limit for suffix, limit in BUCKETS.items()}
     deep = 0 < request.burst <= request.limit <= most.get(request.name, 0)
@@ -303,6 +310,7 @@ _CHECKS: dict[type[Request], Callable[[Any, Permits, Undone], bool]] = {
     requests.ReplaceRoute: _replace_route,
     requests.DeleteRoute: _delete_route,
     requests.VerifyNeighbor: _verify_neighbor,
+    requests.PlaceNeighbor: _place_neighbor,
     requests.SetBucket: _set_bucket,
     requests.AddClsact: _add_clsact,
     requests.AttachClsact: _attach_clsact,

@@ -176,6 +176,19 @@ class VerifyNeighbor:
 
 
 @dataclass(frozen=True, slots=True)
+class PlaceNeighbor:
+    """Have the kernel take an address to be at a MAC address for some seconds."""
+
+    dev: str
+    ip: str
+    mac: str
+
+    def what(self) -> str:
+        """Say what is asked, for errors."""
+        return f"have {self.ip} be at {self.mac} on {self.dev}"
+
+
+@dataclass(frozen=True, slots=True)
 class SetBucket:
     """Make the root queue of an interface a token bucket (tbf), or change it.
 
@@ -369,6 +382,7 @@ Request = (
     | ReplaceRoute
     | DeleteRoute
     | VerifyNeighbor
+    | PlaceNeighbor
     | SetBucket
     | AddClsact
     | AttachClsact
