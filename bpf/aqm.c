@@ -43,10 +43,11 @@ static __always_inline void flow_marked(struct mrc_balance *b, u64 flow, u64 now
  * has left is no queue. TCP's window has to hold all that is sent meanwhile.
  */
 static __always_inline int window_is_full(const struct mrc_host *h, const struct mrc_tx *tx,
-					  const struct mrc_balance *b, u64 now)
+					  const struct mrc_balance *b, const struct mrc_peer *peer,
+					  u64 now)
 {
-	u64 used = h->plane_mask & b->ports & b->heard_ports & 0xff;
-	u32 equal = (gather_tops(b->shares) & used) == used;
+	u64 up = serving_planes(tx, usable_planes(h, peer, b), spare_planes(h, peer));
+	u32 equal = (gather_tops(b->shares) & up) == up;
 
 	return equal && now - tx->fault_ns > FAULTS_NS ?
 		       tx->inflight > tx->cwnd :
@@ -66,7 +67,7 @@ static __always_inline int queue_is_long(const struct mrc_host *h, const struct 
  */
 static __always_inline int signal_queue(struct __sk_buff *skb, const struct mrc_host *h,
 					const struct mrc_qp *q, struct mrc_tx *tx,
-					struct mrc_balance *b)
+					struct mrc_balance *b, const struct mrc_peer *peer)
 {
 	void *data = SKB_DATA(skb), *end = SKB_END(skb);
 	__u8 *ip = data + MRC_ETH_LEN;
@@ -79,7 +80,7 @@ static __always_inline int signal_queue(struct __sk_buff *skb, const struct mrc_
 					   tx->queue_ns <= h->queue_target_ns))
 		return QUEUE_PASS;
 	now = bpf_ktime_get_ns();
-	if (!filling && !(h->cc_target_ns ? window_is_full(h, tx, b, now) :
+	if (!filling && !(h->cc_target_ns ? window_is_full(h, tx, b, peer, now) :
 					     queue_is_long(h, tx, now)))
 		return QUEUE_PASS;
 	if (data + MRC_ETH_LEN + MRC_IP6_LEN + 4 > end) /* IPv4 with TCP is as long */

@@ -9,7 +9,7 @@ static __always_inline void judge_peer(u32 index, u64 now)
 	struct mrc_balance *b = balance_get(index);
 	struct mrc_peer *peer = peer_get(index);
 	struct mrc_host *h = host_get();
-	u64 due;
+	u64 due, usable;
 
 	if (!h || !j || !b || !peer)
 		return;
@@ -17,7 +17,8 @@ static __always_inline void judge_peer(u32 index, u64 now)
 	if (now < due ||
 	    __sync_val_compare_and_swap(&b->judge_at_ns, due, now + h->judge_ns) != due)
 		return;
-	judge(b, j, usable_planes(h, peer, b), h, now);
+	usable = compared_planes(b, usable_planes(h, peer, b), spare_planes(h, peer), now);
+	judge(b, j, usable, h, now);
 }
 
 /* Judge the last of the peers that mrc_beat has listed, then call itself for the others. The beat goes on. */

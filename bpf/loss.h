@@ -83,7 +83,8 @@ struct resending {
 	u64 now;
 	u64 sent_ns;             /* when that transmission was sent */
 	u64 timeout_ns;          /* as in struct resend_args */
-	u64 up;                  /* planes that may be used, a bit each */
+	u64 up;                  /* planes that may be used, a bit each ... */
+	u64 spare;               /* ... and of these the spare ones */
 	u32 psn;
 	u32 why;                 /* counter of the rule by which it counts as lost */
 	u32 old_id;              /* path of the lost transmission */
@@ -104,6 +105,7 @@ static __always_inline u32 take_loss(struct resending *r, u32 price, struct path
 	struct mrc_tx_entry *entry = r->entry;
 	struct mrc_tx *tx = r->tx;
 	u32 old_plane = path_plane(r->old_id), refused = entry->rule == MRC_RULE_REFUSED;
+	u64 up;
 
 	r->blamed = 0;
 	r->deaf = 0;
@@ -133,7 +135,8 @@ static __always_inline u32 take_loss(struct resending *r, u32 price, struct path
 	else if (r->blamed || refused)
 		nscc_loss(r->h, tx, entry->len);
 	/* Prefer another plane: the cause of the loss may affect all of this one. */
-	r->new_id = pick_path(tx, r->up, r->up & ~(1ull << old_plane), r->b->turns, price);
+	up = serving_planes(tx, r->up, r->spare);
+	r->new_id = pick_path(tx, up, up & ~(1ull << old_plane), r->b->turns, price);
 	entry->sent_ns = r->now;
 	if (entry->sends == 1) {
 		entry->was = r->old_id;

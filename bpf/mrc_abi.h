@@ -48,6 +48,7 @@ struct mrc_host {                /* map host, one entry; written by the daemon *
 	__u32 link_ifindex;      /* deliveries in MRC's framing go out of it */
 	__u32 planes;
 	__u64 plane_mask;        /* bit k: plane k is usable here; daemon */
+	__u64 standby;           /* bit k: plane k is a spare one to every peer, as in .spare of struct mrc_peer */
 	__u32 block;             /* net: the uSID block, 32 bits */
 	__u16 udp_port;          /* net */
 	__u16 control_port;      /* net */
@@ -147,6 +148,7 @@ struct mrc_peer {                /* map peers; written by the daemon */
 	__u64 plane_mask;        /* planes by which the peer can be reached, a bit each; daemon */
 	__u64 ours;              /* by the peer's number of a plane, 4 bits each: ours of the same network, MRC_NOT_OURS ... */
 	__u64 unheard_ns;        /* the daemon hears nothing of it; true until then, unless the daemon says so again */
+	__u64 spare;             /* bit p: plane p to it is spare: it carries data only while no other one can; daemon */
 };
 
 /*

@@ -20,6 +20,24 @@ static __always_inline u64 usable_planes(const struct mrc_host *h, const struct 
 	return h->plane_mask & peer->plane_mask & b->ports & b->heard_ports & 0xff;
 }
 
+/* Planes to a peer that are to carry data only while no other one can, a bit each. */
+static __always_inline u64 spare_planes(const struct mrc_host *h, const struct mrc_peer *peer)
+{
+	return h->standby | peer->spare;
+}
+
+/*
+ * Of the planes `up`, those that carry data: not those that are `spare`, as long as another
+ * one has paths in use and is no suspect. So the packet that finds the last of the others
+ * lost is the first on a spare one, and what arrives by another ends that.
+ */
+static __always_inline u64 serving_planes(const struct mrc_tx *tx, u64 up, u64 spare)
+{
+	u64 rest = up & ~spare;
+
+	return rest & tx->plane_use & ~tx->suspects ? rest : up;
+}
+
 /*
  * Of the planes `up`, those that are no suspects, if there are any with paths in use. Other
  * paths of a suspect have lost nothing yet, but each of them would have to lose a packet

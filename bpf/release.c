@@ -88,6 +88,7 @@ int mrc_release(struct __sk_buff *skb)
 		return TC_ACT_SHOT;
 	r.now = bpf_ktime_get_ns();
 	r.up = usable_planes(r.h, peer, r.b);
+	r.spare = spare_planes(r.h, peer);
 	if (chain->release.done < RELEASE_MAX && !release(skb, qp, &r, chain->head)) {
 		chain->release.done++;
 		tails.call(skb, TAIL_RELEASE);

@@ -223,6 +223,7 @@ int mrc_resend(struct __sk_buff *skb)
 	r.now = in->now;
 	r.timeout_ns = in->timeout_ns;
 	r.up = usable_planes(r.h, peer, r.b);
+	r.spare = spare_planes(r.h, peer);
 	resend(skb, qp, in->seen_ns, &r, chain->head);
 	return go_on(skb, chain);
 }

@@ -54,6 +54,24 @@ static __always_inline int measured_lately(const struct mrc_balance *b, u32 p, u
 	return b->srtt_ns[p] && now - b->rtt_at_ns[p] <= JUDGE_MAX_NS;
 }
 
+/*
+ * Of the `usable` planes, those to compare: spare ones only while no other one carries data.
+ * An idle plane looks better than a busy one.
+ */
+static __always_inline u64 compared_planes(const struct mrc_balance *b, u64 usable, u64 spare,
+					   u64 now)
+{
+	u64 rest = usable & ~spare;
+	u32 p;
+
+	if (rest == usable)
+		return usable;
+	for (p = 0; p < MRC_MAX_PLANES; p++)
+		if ((rest >> p & 1) && measured_lately(b, p, now))
+			return rest;
+	return usable;
+}
+
 /* The largest share among the planes that were measured lately. */
 static __always_inline u32 most_given(const struct mrc_balance *b, u64 usable, u64 now)
 {

@@ -58,7 +58,7 @@ static __always_inline void ask(struct __sk_buff *skb, const struct mrc_host *h,
 {
 	struct mrc_qp *q = qps.lookup(&qp);
 	struct mrc_tx *tx = txs.lookup(&qp);
-	u64 up, now = bpf_ktime_get_ns();
+	u64 up, spare, now = bpf_ktime_get_ns();
 	struct mrc_peer *peer;
 	struct mrc_balance *b;
 	void *data, *end;
@@ -72,7 +72,9 @@ static __always_inline void ask(struct __sk_buff *skb, const struct mrc_host *h,
 	if (!peer || !b || forget_partial(skb) || bpf_skb_change_tail(skb, MRC_PROBE_FRAME_LEN, 0))
 		return;
 	up = usable_planes(h, peer, b);
+	spare = spare_planes(h, peer);
 	bpf_spin_lock(&tx->lock);
+	up = serving_planes(tx, up, spare);
 	id = pick_path(tx, up, up, b->turns, 1);
 	bpf_spin_unlock(&tx->lock);
 	id &= 0xffff;

@@ -233,7 +233,7 @@ static __always_inline u32 admit(struct __sk_buff *skb, const struct flow *f)
 	if (f->tx->backlog && nscc_full(f->h, f->tx, skb->len - MRC_ETH_LEN, f->tcp,
 					f->keeps, f->pays, f->bit, bpf_ktime_get_ns()))
 		return MRC_C_DROP_BACKLOG;
-	if (signal_queue(skb, f->h, f->q, f->tx, f->b) == QUEUE_DROP)
+	if (signal_queue(skb, f->h, f->q, f->tx, f->b, f->peer) == QUEUE_DROP)
 		return MRC_C_DROP_EARLY;
 	return 0;
 }

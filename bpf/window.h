@@ -89,6 +89,7 @@ static __always_inline u32 number_packets(const struct flow *f, u64 up, u64 now,
 	struct mrc_tx *tx = f->tx;
 	u32 why = 0;
 
+	up = serving_planes(tx, up, spare_planes(f->h, f->peer));
 	*id = MRC_NO_PATH;
 	*psn = tx->next;
 	if (*psn - tx->una + packets > f->q->mpr)
@@ -126,11 +127,12 @@ static __always_inline u32 release_packet(struct resending *r, u32 price, u32 le
 {
 	struct mrc_tx_entry *entry = r->entry;
 	struct mrc_tx *tx = r->tx;
+	u64 up = serving_planes(tx, r->up, r->spare);
 	u32 id = MRC_NO_PATH;
 
 	if (tx->held && sent_up_to(tx) == r->psn && nscc_open(r->h, tx, 0) &&
 	    window_open(r->q, tx, 1)) {
-		id = pick_path(tx, r->up, r->up, r->b->turns, price);
+		id = pick_path(tx, up, up, r->b->turns, price);
 		if (id != MRC_NO_PATH) {
 			nscc_unhold(tx, len, entry->path != PATH_HELD_OTHER);
 			entry->sent_ns = r->now;

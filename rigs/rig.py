@@ -459,6 +459,7 @@ class Rig:
             link_ifindex=self.ifindex["mrc0p"],
             planes=PLANES,
             plane_mask=(1 << PLANES) - 1,
+            standby=0,
             block=int.from_bytes(fabric.block.network_address.packed[:4], "little"),
             udp_port=socket.htons(self.config.transport.udp_port),
             control_port=socket.htons(self.config.transport.control_port),
@@ -525,8 +526,8 @@ class Rig:
         """Return the names of the members of the host's entry that the rig sets."""
         return set(self._host)
 
-    def spread(self, peer: str, first: int, count: int, planes: int = 0xFF) -> None:
-        """Hash the flows towards a peer over `count` of its QPs, and set its mask of planes."""
+    def spread(self, peer: str, first: int, count: int, planes: int = 0xFF, spare: int = 0) -> None:
+        """Hash the flows towards a peer over `count` of its QPs, and set its masks of planes."""
         self.dp.write(
             "peers",
             self.table.peers.indices[peer],
@@ -534,6 +535,7 @@ class Rig:
             qp_base=self.table.peers.base(peer) + first,
             qp_mask=count - 1,
             plane_mask=planes,
+            spare=spare,
         )
 
     def connect(

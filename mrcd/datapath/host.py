@@ -95,6 +95,7 @@ def write(
         planes=fabric.planes,
         qps=max(1, datapath.sizes.qps),
         plane_mask=planes,
+        standby=0,
         block=int.from_bytes(fabric.block.network_address.packed[:4], "little"),
         udp_port=htons(transport.udp_port),
         control_port=htons(transport.control_port),

@@ -36,6 +36,8 @@ class PeerTable:
     `indices` holds the place of each peer in the maps, `planes` the mask of planes on which each
     peer says that it can be reached, `per_peer` the number of QPs that each peer has. Without a
     fabric, `next_hops` has the MAC address that leads to a peer on a plane, where it is known.
+    `spare` holds the mask of planes that carry data to a peer only while no other one can, beside
+    those that this host keeps as standby for all peers.
     """
 
     def __init__(self, datapath: Datapath, config: Current) -> None:
@@ -44,6 +46,7 @@ class PeerTable:
         self._config = config
         self.indices: dict[str, int] = {}
         self.planes: dict[str, int] = {}
+        self.spare: dict[str, int] = {}
         self.per_peer = config().transport.qps_per_peer
         self.next_hops: dict[tuple[str, int], bytes] = {}
         self._unheard: dict[str, int] = {}
@@ -91,6 +94,7 @@ class PeerTable:
                 self._adopt_next_hops(name, index)
                 self._numbers[name] = peer["ours"]
                 self.planes[name] = peer["plane_mask"] | (ALL_PLANES & ~self.reached(name))
+                self.spare[name] = peer["spare"]
         self.prefixes.adopt()
         self._adopt_followed()
 
@@ -261,6 +265,7 @@ class PeerTable:
         self._paired.pop(peer.name, None)
         self._unheard.pop(peer.name, None)
         self._numbers.pop(peer.name, None)
+        self.spare.pop(peer.name, None)
         for plane in range(self._config().fabric.planes):
             self.next_hops.pop((peer.name, plane), None)
 
@@ -275,6 +280,18 @@ class PeerTable:
         """Note which of our planes a peer's are, as the data path has it (fabric/numbering.py)."""
         self._numbers[peer] = word
         self.set_planes(peer, self.planes[peer])
+
+    def set_spare(self, peer: str, mask: int) -> None:
+        """Note which planes to a peer are spare: they carry data only while no other one can.
+
+        That stays until it is set anew, also for a peer that is added later. Where all planes are
+        spare, none is.
+        """
+        if self.spare.get(peer, 0) == mask:
+            return
+        self.spare[peer] = mask
+        if peer in self.planes:
+            bpf.update(self._dp.maps["peers"], _U32.pack(self.indices[peer]), self._entry(peer))
 
     def pair(self, peer: str, qps: int) -> None:
         """Spread flows over the first `qps` QPs: where one side has fewer, those that both have."""
@@ -297,6 +314,7 @@ class PeerTable:
             plane_mask=self.planes[peer] & self.reached(peer),
             ours=self._numbers.get(peer, ABI.MRC_OURS_ALIKE),
             unheard_ns=self._unheard.get(peer, 0),
+            spare=self.spare.get(peer, 0),
         )
 
     def set_ports(self, peer: str, mask: int) -> None:

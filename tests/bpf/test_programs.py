@@ -158,7 +158,7 @@ def test_maps_have_the_sizes_asked_for(built_rig: Rig) -> None:
 
 def test_datapath_refuses_maps_of_another_layout(built_rig: Rig, tmp_path: Path) -> None:
     other = Datapath(tmp_path, built_rig.dp.sizes)
-    other.maps = {**built_rig.dp.maps, "qps": built_rig.dp.maps["peers"]}
+    other.maps = {**built_rig.dp.maps, "qps": built_rig.dp.maps["planes"]}
     with pytest.raises(Exception, match=r"map qps holds values of \d+ bytes"):
         other._check_layouts()
     other.maps = built_rig.dp.maps

@@ -240,7 +240,9 @@ def test_planes_of_a_peer_can_be_changed(rig: Rig) -> None:
     peer = rig.dp.read("peers", rig.table.peers.indices["h2"], kind)
     # The rig pairs only one QP: flows must not be spread over QPs without a partner.
     base = rig.table.peers.base("h2")
-    assert peer == {"qp_base": base, "qp_mask": 0, "plane_mask": 0b0110, "unheard_ns": 0}
+    assert peer == {
+        "qp_base": base, "qp_mask": 0, "plane_mask": 0b0110, "unheard_ns": 0, "spare": 0
+    }  # fmt: skip
 
 
 def test_unheard_peers_are_said_to_be_so_until_then(rig: Rig) -> None:
