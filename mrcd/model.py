@@ -74,6 +74,8 @@ class PlaneInfo:
     mtu: int = 0
     address: str = ""  # of this host in the plane
     measured: str | None = None  # what gets through, where that was clearly less than the NIC says
+    standby: bool = False  # it carries data only while no other plane can, to every peer
+    standing_in: int = 0  # established peers to which it does so now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -138,6 +138,7 @@ class FakeSource:
         self.drained: set[int] = set()
         self.wrong: dict[int, str] = {}  # by plane: no path gets through
         self.measured: dict[int, str] = {}  # by plane: what falls short
+        self.standby: dict[int, int] = {}  # by plane: peers to which it stands in
         self.full = False  # the disk
         self.records: list[bytes] = []  # those of a capture
         self.lost_records = 0  # on plane 1
@@ -196,6 +197,8 @@ class FakeSource:
             mtu=9000,
             address=f"fd00:{index}:1::1",
             measured=self.measured.get(index),
+            standby=index in self.standby,
+            standing_in=self.standby.get(index, 0),
         )
 
     async def datapath(self) -> DatapathReply:

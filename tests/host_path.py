@@ -27,6 +27,8 @@ u32 host_slot(u64 low, u64 high, u32 from) { return next_slot(low, high, from); 
 void host_enter(struct mrc_tx *tx, u32 id, u32 to) { path_enter(tx, id, to); }
 u32 host_pick(struct mrc_tx *tx, u64 planes, u64 preferred, u64 shares, u32 price)
 { return pick_path(tx, planes, preferred, shares, price); }
+u32 host_serving(const struct mrc_tx *tx, u64 up, u64 spare)
+{ return serving_planes(tx, up, spare); }
 void host_plane_lost(struct mrc_tx *tx, u32 plane, u64 sent, u64 now)
 { plane_lost(tx, plane, sent, now); }
 void host_plane_heard(struct mrc_tx *tx, u32 plane, u64 sent) { plane_heard(tx, plane, sent); }
@@ -50,6 +52,7 @@ _ARGUMENTS = {
     "host_slot": (_U64, _U64, _U32),
     "host_enter": (_PTR, _U32, _U32),
     "host_pick": (_PTR, _U64, _U64, _U64, _U32),
+    "host_serving": (_PTR, _U64, _U64),
     "host_plane_lost": (_PTR, _U32, _U64, _U64),
     "host_plane_heard": (_PTR, _U32, _U64),
     "host_lost": (_PTR, _PTR, _U32, _U64, _PTR, _U32),

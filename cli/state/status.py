@@ -122,8 +122,10 @@ def plane_state(plane: PlaneInfo) -> str:
         return "usable, sick"
     if plane.usable and plane.wrong is not None:
         return "no path" if plane.unreached else "no neighbour"
+    if plane.usable and plane.standing_in:
+        return "standby, in use"
     if plane.usable:
-        return "usable"
+        return "standby" if plane.standby else "usable"
     if not plane.up:
         return "down"
     if not plane.carrier:

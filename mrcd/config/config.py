@@ -99,8 +99,9 @@ class Config:
     cells: whether data goes in cells to peers that take them, because framing and routing allow
     it. keyring: the keys that mrcd/config/keyfiles.py has read; None: none were read. nics: the
     [[plane]]s of a configuration without a fabric; `fabric_path` is then that of mrcd.toml.
-    admitted: the names of peers that no file lists (mrcd/config/admission.py). handed: what this
-    host hands on for others, as it has found out.
+    admitted: the names of peers that no file lists (mrcd/config/admission.py). standby: the mask of
+    planes that carry data only while no other one can. handed: what this host hands on for others,
+    as it has found out.
     """
 
     path: Path
@@ -118,6 +119,7 @@ class Config:
     keyring: Keyring | None = None
     nics: tuple[Nic, ...] = ()
     admitted: tuple[str, ...] = ()
+    standby: int = 0
     handed: tuple[Handed, ...] = ()
 
     @cached_property
@@ -139,6 +141,13 @@ class Config:
     def cell_udp(self) -> bool:
         """Whether there are cells, in UDP."""
         return self.cells and self.cell_envelope == WIRE.MRC_CELL_UDP
+
+    @property
+    def serving(self) -> tuple[str, ...]:
+        """The NICs of the planes that carry data as long as one of them can."""
+        return tuple(
+            name for plane, name in enumerate(self.interfaces) if not self.standby >> plane & 1
+        )
 
     @property
     def own_prefixes(self) -> tuple[Prefix, ...]:
@@ -249,14 +258,18 @@ def _build(path: Path, root: Table, problems: list[str]) -> Config | None:
     cells = _cells_allowed(transport_table, transport, fabric)
     if plane_tables:
         interfaces = _nics(plane_tables, nics, mrc0.name)
+        spare = {nic.interface for nic in nics if nic.standby}
     else:
+        spare = set(planes_table.strings("standby") or ())
         interfaces = _interfaces(planes_table, fabric, mrc0.name)
+        _check_standby(planes_table, spare, interfaces)
     peers = _peers(peer_tables, fabric, host, mrc0, transport, path, problems)
     if fabric is None or host is None:
         return None
     return Config(
         path, fabric_path, fabric, host, mrc0, interfaces, transport, peers, metrics, service,
         cells, keys, nics=nics,
+        standby=sum(1 << plane for plane, name in enumerate(interfaces) if name in spare),
     )  # fmt: skip
 
 
@@ -354,6 +367,17 @@ def _interfaces(table: Table, fabric: Fabric | None, mrc0_name: str) -> tuple[st
         if wrong := _unfit(name, names[:index], mrc0_name):
             table.problem("interfaces", name, wrong)
     return tuple(names)
+
+
+def _check_standby(table: Table, spare: set[str], interfaces: tuple[str, ...]) -> None:
+    """Record a problem with each standby plane that there is not, or if there is no other."""
+    if not interfaces:
+        return
+    for name in sorted(spare - {*interfaces}):
+        table.problem("standby", name, f"is no plane's interface; known: {', '.join(interfaces)}")
+    if spare >= {*interfaces}:
+        wrong = "names every plane; leave out those by which data is to go"
+        table.problem("standby", sorted(spare), wrong)
 
 
 def _nics(tables: list[Table], nics: tuple[Nic, ...], mrc0_name: str) -> tuple[str, ...]:

@@ -70,6 +70,7 @@ def _differences(old: Config, new: Config) -> Iterator[ConfigChange]:
     yield from plain("mrc0.addresses", old.mrc0.addresses, new.mrc0.addresses, "live")
     yield from plain("mrc0.routed", old.mrc0.routed, new.mrc0.routed, "live")
     yield from plain("planes.interfaces", old.interfaces, new.interfaces, "restart")
+    yield from plain("planes.standby", _standby(old), _standby(new), "live")
     for plane, (one, other) in enumerate(zip(old.nics, new.nics, strict=False)):
         yield from plain(f"plane[{plane + 1}].address", one.address, other.address, "restart")
         rates = one.rate_mbps, other.rate_mbps
@@ -85,6 +86,10 @@ def _differences(old: Config, new: Config) -> Iterator[ConfigChange]:
             yield from plain(f"{section}.{field.name}", before, after, "live")
     yield from _own_key(old, new)
     yield from _peers(old, new)
+
+
+def _standby(config: Config) -> tuple[str, ...]:
+    return tuple(name for name in config.interfaces if name not in config.serving)
 
 
 def _own_key(old: Config, new: Config) -> Iterator[ConfigChange]:

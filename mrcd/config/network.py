@@ -40,13 +40,14 @@ class Nic:
     """One [[plane]]: the interface, and what the operator says of it.
 
     `address` is None where the kernel's choice is taken, and `mtu` and `rate_mbps` are 0 where the
-    NIC's are.
+    NIC's are. standby: it carries data only while no other plane can.
     """
 
     interface: str
     address: Address | None = None
     mtu: int = 0
     rate_mbps: int = 0
+    standby: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,9 @@ def read(
     paths = options.integer("paths", 1, 1, PATHS_MAX)
     if options.raw("interfaces", None) is not None:
         options.problem("interfaces", HIDDEN, "is for a fabric; each [[plane]] names its NIC here")
+    if options.raw("standby", None) is not None:
+        wrong = "is for a fabric; write standby = true in the [[plane]] here"
+        options.problem("standby", HIDDEN, wrong)
     options.finish()
     if len(nics) > PLANES_MAX:
         planes[PLANES_MAX].problem(
@@ -81,7 +85,11 @@ def read(
     _check_scopes(peers, hosts)
     known = [host for host in hosts if host is not None]
     mtu = min((nic.mtu for nic in nics if nic.mtu), default=0)
-    rate = min((nic.rate_mbps for nic in nics if nic.rate_mbps), default=0)
+    if nics and all(nic.standby for nic in nics):
+        wrong = "is so for every plane; leave it out where data is to go"
+        planes[0].problem("standby", True, wrong)
+    serving = (nic for nic in nics if not nic.standby)
+    rate = min((nic.rate_mbps for nic in serving if nic.rate_mbps), default=0)
     own = network.host(own_name or "", [nic.address or network.nowhere(version) for nic in nics])
     fabric = network.describe(len(nics), version, paths, mtu, [own, *known], rate)
     return Found(nics, fabric)
@@ -106,8 +114,9 @@ def _nic(table: Table) -> Nic:
         table.problem("mtu", mtu, f"is too small: at least {MTU_MIN}, or 0 for that of the NIC")
         mtu = 0
     rate = table.integer("rate_mbps", 0, 0, _NIC_MAX_MBPS)
+    standby = table.flag("standby", False)
     table.finish()
-    return Nic(name or "", address, mtu, rate)
+    return Nic(name or "", address, mtu, rate, standby)
 
 
 def _peer(table: Table, nics: Sequence[Nic]) -> Host | None:

@@ -29,11 +29,16 @@ def render(config: Config) -> str:
     """
     config = without_admitted(config)
     described = config.fabric.described
-    tables = {"host": _host(config) if described else {"name": config.host.name}}
+    tables: dict[str, dict[str, Any]] = {
+        "host": _host(config) if described else {"name": config.host.name}
+    }
     if mrc0 := _mrc0(config):
         tables["mrc0"] = mrc0
     if described:
         tables["planes"] = {"interfaces": config.interfaces}
+        if config.standby:
+            spare = [name for name in config.interfaces if name not in config.serving]
+            tables["planes"]["standby"] = spare
     else:
         tables["planes"] = {"paths": config.fabric.routing.paths}
     for field in fields(config):
@@ -59,6 +64,8 @@ def _nic(nic: Nic) -> dict[str, Any]:
         table["mtu"] = nic.mtu
     if nic.rate_mbps:
         table["rate_mbps"] = nic.rate_mbps
+    if nic.standby:
+        table["standby"] = True
     return table
 
 

@@ -33,7 +33,7 @@ def congestion(config: Config, mbps: int) -> dict[str, int]:
     """Return the members that congestion control needs, where planes carry `mbps` (0: unknown).
 
     `cc_target_ns` is the delay that a sender alone may cause, 0 without congestion control, and
-    `cc_rate` what all planes carry together, in bytes a millisecond.
+    `cc_rate` what the planes that serve carry together, in bytes a millisecond.
     """
     wanted = config.transport.congestion_control
     known = mbps or tuning.CC_RATE_MBPS
@@ -41,7 +41,7 @@ def congestion(config: Config, mbps: int) -> dict[str, int]:
     target_ns = max(tuning.CC_TARGET_NS, tuning.CC_TARGET_PACKETS * packet_ns)
     if wanted == "off" or (wanted == "auto" and not mbps):
         target_ns = 0
-    return {"cc_target_ns": target_ns, "cc_rate": config.fabric.planes * known * 125}
+    return {"cc_target_ns": target_ns, "cc_rate": len(config.serving) * known * 125}
 
 
 def pace(config: Config, qps: int) -> dict[str, int]:
@@ -95,7 +95,7 @@ def write(
         planes=fabric.planes,
         qps=max(1, datapath.sizes.qps),
         plane_mask=planes,
-        standby=0,
+        standby=config.standby,
         block=int.from_bytes(fabric.block.network_address.packed[:4], "little"),
         udp_port=htons(transport.udp_port),
         control_port=htons(transport.control_port),

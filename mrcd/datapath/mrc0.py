@@ -123,7 +123,7 @@ def _bucket(period_ns: int) -> Bucket:
 
 
 def _park(config: Config, mbps: int) -> Bucket:
-    rate = config.fabric.planes * (mbps or tuning.CC_RATE_MBPS) * 125_000 // _PARK_PART
+    rate = len(config.serving) * (mbps or tuning.CC_RATE_MBPS) * 125_000 // _PARK_PART
     return Bucket(min(rate, _RATE_MAX), config.mtu + _ETH_LEN, _PARK_LIMIT)
 
 

@@ -126,7 +126,8 @@ class Watch:
             for peer in self._estimates.look(index, second, now):
                 self._say(peer, index, Arrives(index))
         self._estimates.keep(self._config().by_name.keys(), now)
-        await self._follow_rate(says)
+        standby = self._config().standby
+        await self._follow_rate([0 if standby >> k & 1 else most for k, most in enumerate(says)])
 
     def _says(self, plane: Plane) -> int:
         """Return what a plane should carry: by the configuration, or what its NIC says."""

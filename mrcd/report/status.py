@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from mrcd import __version__
 from mrcd.config.config import Config
@@ -29,7 +30,7 @@ from mrcd.model import (
     Status,
 )
 from mrcd.planes.plane import Plane
-from mrcd.report import health, peers
+from mrcd.report import health, peers, standby
 from mrcd.report.health import Health
 from mrcd.report.live import Live
 from mrcd.running import Running
@@ -99,7 +100,7 @@ class StatusReport(Live):
             tx_bytes=traffic.tx_bytes,
             rx_packets=traffic.rx_packets,
             rx_bytes=traffic.rx_bytes,
-            speed_mbps=engine.planes.mask.bit_count() * engine.interfaces.mbps,
+            speed_mbps=standby.sending(engine).bit_count() * engine.interfaces.mbps,
         )
 
     def stats(self) -> StatsInfo:
@@ -151,8 +152,15 @@ class StatusReport(Live):
 
     def _shown(self, planes: Sequence[Plane], found: Health) -> list[PlaneInfo]:
         traffic, short = interfaces.traffic(), _short(self._engine)
+        spare = standby.look(self._engine)
         return [
-            self._plane(each, traffic.get(each.link.name, Traffic()), found, short.get(each.index))
+            replace(
+                self._plane(
+                    each, traffic.get(each.link.name, Traffic()), found, short.get(each.index)
+                ),
+                standby=bool(spare.planes >> each.index & 1),
+                standing_in=spare.standing_in[each.index],
+            )
             for each in planes
         ]
 

@@ -36,6 +36,17 @@ def test_list_says_what_a_plane_does_not_reach(server: Path, source: FakeSource)
     assert run_json(server, "plane", "list")["planes"][0]["unreached"] == 1
 
 
+def test_list_says_which_planes_are_on_standby(server: Path, source: FakeSource) -> None:
+    source.standby[0] = 0
+    lines = run(server, "plane", "list").output.splitlines()
+    assert lines[1].split()[:4] == ["0", "plane0", "standby", "fe80::1"]
+    source.standby[0] = 2
+    lines = run(server, "plane", "list").output.splitlines()
+    assert " ".join(lines[1].split()[:5]) == "0 plane0 standby, in use"
+    shown = run_json(server, "plane", "list")["planes"][0]
+    assert (shown["standby"], shown["standing_in"]) == (True, 2)
+
+
 def test_drain_and_undrain(server: Path, source: FakeSource) -> None:
     assert run(server, "plane", "drain", "1").output == "plane 1 (plane1): drained\n"
     assert source.drained == {1}

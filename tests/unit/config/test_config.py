@@ -332,6 +332,16 @@ PEER2 = MINIMAL + '[[peer]]\nname = "h2"\n'
             "planes.interfaces: 4: is neither a pattern nor a list of interface names",
         ),
         (
+            PLANES + 'standby = ["eth9"]',
+            'planes.standby: "eth9": is no plane\'s interface; '
+            "known: plane0, plane1, plane2, plane3",
+        ),
+        (
+            PLANES + 'standby = ["plane3", "plane2", "plane1", "plane0"]',
+            "planes.standby: ['plane0', 'plane1', 'plane2', 'plane3']: names every plane; leave out"
+            " those by which data is to go",
+        ),
+        (
             MRC0 + 'name = "a b"',
             "mrc0.name: \"a b\": is not an interface name; must not have '/', ':' or white space",
         ),

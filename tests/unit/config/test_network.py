@@ -105,6 +105,22 @@ def test_load__the_least_rate_that_is_told_counts() -> None:
     )  # fmt: skip
 
 
+def test_load__rates_of_standby_planes_do_not_count() -> None:
+    both = changed('"eth1"\n', '"eth1"\nrate_mbps = 200\n').replace(
+        '"eth2"\n', '"eth2"\nrate_mbps = 95\nstandby = true\n'
+    )
+    loaded = read(both)
+    assert (loaded.fabric.rate_mbps, loaded.standby, loaded.serving) == (200, 0b10, ("eth1",))
+
+
+def test_diff__planes_go_on_standby_while_it_runs() -> None:
+    new = read(changed('"eth2"\n', '"eth2"\nstandby = true\n'))
+    (change,) = diff(read(TEXT), new, fits=True).changes
+    assert (change.path, change.old, change.new, change.how) == (
+        "planes.standby", "", "eth2", "live",
+    )  # fmt: skip
+
+
 def test_load__addresses_tell_peers_apart() -> None:
     loaded = read(TEXT + THIRD)
     fabric, (b, c) = loaded.fabric, (peer.host for peer in loaded.peers)
@@ -190,6 +206,7 @@ def test_load__own_address_may_be_chosen() -> None:
         IPV4,
         "[planes]\npaths = 8\n" + TEXT,
         changed('"eth2"\n', '"eth2"\naddress = "fe80::77"\nmtu = 4000\nrate_mbps = 95\n'),
+        changed('"eth2"\n', '"eth2"\nstandby = true\n'),
     ],
 )
 def test_render__is_read_back_unchanged(text: str) -> None:
@@ -253,7 +270,9 @@ def test_keys__of_peers_are_in_their_tables(tmp_path: Path) -> None:
           "longer packet again; write 15900 or less, the NICs and switches may have more, or leave "
           "it out"]),
         ('"eth2"\n', '"eth2"\nspeed = 5\n',
-         ["plane[2].speed: 5: unknown key; known: address, interface, mtu, rate_mbps"]),
+         ["plane[2].speed: 5: unknown key; known: address, interface, mtu, rate_mbps, "
+          "standby"]),
+        ('"eth2"\n', '"eth2"\nstandby = 1\n', ["plane[2].standby: 1: must be true or false"]),
         ('"fe80::2%eth1", ', "", ["peer[1].endpoints: ['fe80::2:2']: 1 addresses for 2 planes; "
                                   "give one for each, in their order"]),
         ("fe80::2%eth1", "fe80::2%eth2", ['peer[1].endpoints: "fe80::2%eth2": names eth2, but the '
@@ -290,6 +309,20 @@ def test_problem__endpoints_are_missing() -> None:
 def test_problem__interfaces_are_those_of_a_fabric() -> None:
     assert problems('[planes]\ninterfaces = ["eth1"]\n' + TEXT) == [
         'planes.interfaces: "...": is for a fabric; each [[plane]] names its NIC here'
+    ]
+
+
+def test_problem__standby_planes_of_a_fabric_are_named_elsewhere() -> None:
+    assert problems('[planes]\nstandby = ["eth1"]\n' + TEXT) == [
+        'planes.standby: "...": is for a fabric; write standby = true in the [[plane]] here'
+    ]
+
+
+def test_problem__every_plane_is_standby() -> None:
+    text = changed('"eth1"\n', '"eth1"\nstandby = true\n')
+    assert read(text).standby == 0b01
+    assert problems(text.replace('"eth2"\n', '"eth2"\nstandby = true\n')) == [
+        "plane[1].standby: true: is so for every plane; leave it out where data is to go"
     ]
 
 

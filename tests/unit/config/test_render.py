@@ -98,6 +98,7 @@ def again(one: Config) -> Config:
     allowed=st.booleans(),
     listen=st.sampled_from(["", "127.0.0.1:9469", "[::1]:1"]),
     on_stop=st.sampled_from(["keep", "drain", "detach"]),
+    standby=st.sampled_from([0, 0b001, 0b110]),
 )
 def test_text_loads_to_an_equal_configuration(
     transport: Transport,
@@ -109,6 +110,7 @@ def test_text_loads_to_an_equal_configuration(
     allowed: bool,
     listen: str,
     on_stop: str,
+    standby: int,
 ) -> None:
     if mrc0 in interfaces:
         return
@@ -120,6 +122,7 @@ def test_text_loads_to_an_equal_configuration(
             "service": sections.Service(on_stop),
             "cells": transport.framing != "mrc",
             "interfaces": tuple(interfaces),
+            "standby": standby,
         }
         given = one.host.addresses if addresses is None else tuple(map(ip_interface, addresses))
         changes["mrc0"] = config.Mrc0(mrc0, given, tuple(map(ip_network, routed)))

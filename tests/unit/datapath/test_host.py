@@ -42,6 +42,14 @@ def test_congestion(tmp_path: Path, control: str, mbps: int, target_ns: int, rat
     assert target_ns in (0, tuning.CC_TARGET_NS) or mbps == 50
 
 
+def test_standby_planes_do_not_count(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    found = replace(a_config(tmp_path, "auto"), standby=0b1100)
+    assert host.congestion(found, 250)["cc_rate"] == 62_500
+    speeds = dict(zip(found.interfaces, (10_000, 25_000, 100, 100), strict=True))
+    monkeypatch.setattr(ethtool, "link_mbps", speeds.__getitem__)
+    assert carried.plane_mbps(found) == 10_000
+
+
 @pytest.mark.parametrize(
     ("rate_mbps", "speeds", "expected"),
     [

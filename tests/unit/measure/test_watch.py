@@ -45,6 +45,7 @@ class Host:
         self.config = SimpleNamespace(
             host=SimpleNamespace(name="a"),
             fabric=self.fabric,
+            standby=0,
             by_name={name: SimpleNamespace(name=name) for name in peers},
         )
         self.planes = [
