@@ -157,6 +157,7 @@ class PeerTable:
             if underlay.of(config.fabric).leads(peer.host, plane):
                 entries["sources"][address] = own
         if not known:
+            self.spare.setdefault(peer.name, peer.host.spare)
             self.planes[peer.name] = ALL_PLANES
             entries["balances"][own] = _BALANCE_AT_FIRST
             entries["peers"][own] = self._entry(peer.name)
@@ -218,6 +219,7 @@ class PeerTable:
         for address in self._addresses(before) - self._addresses(after):
             bpf.delete(self._dp.maps["sources"], address)
         self.set_planes(after.name, self.planes[after.name])
+        self.set_spare(after.name, after.host.spare)
 
     def _free_index(self) -> int:
         while self._free in self._names:

@@ -268,7 +268,11 @@ def test_host_that_was_found_is_a_peer(tmp_path: Path) -> None:
         (met("c", 3, "10.99.0.1/24"), "10.99.0.1/24 belongs to a"),
         (met("c", 3, "10.98.0.3/24"), "is in none of the networks in use"),
         (met("c", 3, "10.99.0.0/24"), "is that of the network itself"),
-        (replace(met(), endpoints=(ip_address("fe80::b:2"),)), "c is at fe80::b:2, where b is"),
+        (
+            replace(met(), endpoints=tuple(map(ip_address, ("::", "fe80::b:2")))),
+            "c is at fe80::b:2, where b is",
+        ),
+        (replace(met(), endpoints=(ip_address("fe80::c:2"),)), "addresses on 1 planes of 2"),
         (replace(met(), addresses=()), "has no address"),
     ],
 )

@@ -274,7 +274,8 @@ def test_keys__of_peers_are_in_their_tables(tmp_path: Path) -> None:
           "standby"]),
         ('"eth2"\n', '"eth2"\nstandby = 1\n', ["plane[2].standby: 1: must be true or false"]),
         ('"fe80::2%eth1", ', "", ["peer[1].endpoints: ['fe80::2:2']: 1 addresses for 2 planes; "
-                                  "give one for each, in their order"]),
+                                  "give one for each, in their order, and an empty one (\"\") "
+                                  "for a plane that the peer is not on"]),
         ("fe80::2%eth1", "fe80::2%eth2", ['peer[1].endpoints: "fe80::2%eth2": names eth2, but the '
                                           "plane in this place is eth1"]),
         ("fe80::2:2", "[fe80::2]:4971", ['peer[1].endpoints: "[fe80::2]:4971": is not an address; '

@@ -42,7 +42,15 @@ class Stand:
         self.states = {"b": State.ESTABLISHED, "c": State.OFFERING}
         parts = {
             name: Part(name, self.heard)
-            for name in ("interfaces", "routes", "denials", "endpoint", "trials", "memory")
+            for name in (
+                "interfaces",
+                "routes",
+                "denials",
+                "relays",
+                "endpoint",
+                "trials",
+                "memory",
+            )
         }
         peers: Any = Part("peers", self.heard)
         peers.state = self.states.__getitem__
@@ -60,6 +68,7 @@ class Stand:
             given["interfaces"],
             given["routes"],
             given["denials"],
+            given["relays"],
             planes,
         )
         self.sessions = Sessions(given["endpoint"], peers, given["trials"], given["memory"])
@@ -130,7 +139,11 @@ def test_next_hop_is_written_for_peers_that_there_are(stand: Stand) -> None:
     stand.reactions.hop_found(Hop("b", 1, "10.0.1.2", "10.0.1.2", MAC))
     stand.reactions.hop_found(Hop("b", 0, "10.0.0.2", "10.0.0.2", None))
     stand.reactions.hop_found(Hop("gone", 0, "10.0.0.9", "10.0.0.9", MAC))
-    assert stand.taken() == [("table.set_next_hop", b, 1, MAC)]
+    assert stand.taken() == [
+        ("relays.learn", 1, "10.0.1.2", MAC),
+        ("table.set_next_hop", b, 1, MAC),
+        ("relays.learn", 0, "10.0.0.9", MAC),
+    ]
 
 
 def test_peer_is_followed_unless_we_take_our_leave(stand: Stand) -> None:
@@ -147,6 +160,7 @@ def test_peer_is_followed_unless_we_take_our_leave(stand: Stand) -> None:
         "denials.configured",
         "endpoint.configured",
         "peers.configured",
+        "relays.configured",
         "table.readdress",
         "planes.configured",
     ]

@@ -64,11 +64,11 @@ def test_version__of_a_daemon_whose_offers_look_different(body: list[object], ho
 def test_members__digests_come_last_and_may_be_missing() -> None:
     body = msgspec.msgpack.encode(offer(version=4, oldest=4))
     assert body.hex() == (
-        "dc0012"  # an array of 18: version, host, target, epoch, sid, ack_sid, seq, bound, want,
+        "dc0013"  # an array of 19: version, host, target, epoch, sid, ack_sid, seq, bound, want,
         "04a161a16203070001c2c3"
         "cd22a8cd08000f90"  # mtu, mpr, port_mask, capabilities,
         "9192ce0001000105"  # qps,
-        "cd03e8040000"  # pace_ms, oldest, frame, hosts
+        "cd03e804000090"  # pace_ms, oldest, frame, hosts, endpoints
     )
     stated = msgspec.structs.replace(offer(4, 4), frame=(1 << 64) - 1, hosts=1 << 63)
     assert decode(encode(stated)) == stated
@@ -76,6 +76,10 @@ def test_members__digests_come_last_and_may_be_missing() -> None:
     found = decode(handshake.MAGIC + len(shorter).to_bytes(2, "big") + shorter)
     assert found == offer(version=4, oldest=4)
     assert (found.frame, found.hosts) == (0, 0)
+    addressed = msgspec.structs.replace(offer(4, 4), endpoints=(bytes(4), bytes(16)))
+    assert decode(encode(addressed)) == addressed
+    with pytest.raises(HandshakeError, match="an endpoint is no address"):
+        decode(encode(msgspec.structs.replace(stated, endpoints=(bytes(5),))))
     with pytest.raises(HandshakeError, match="frame -1 is not 64 bits unsigned"):
         decode(encode(msgspec.structs.replace(stated, frame=-1)))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,21 @@ from cli.quick.discovery import Discovery
 from mrcd.config import config
 from mrcd.config.config import Config, Peer
 from mrcd.fabric import network
+from mrcd.fabric.hosts import Host
 from mrcd.handshake.hello import HOSTS_MAX, Hello
-from mrcd.peers.meeting import ASKED_S, CALM_S, EAGER_S, FORGET_NS, SECOND, TWICE_NS, Meeting, Met
+from mrcd.peers.meeting import (
+    APART_NS,
+    ASKED_S,
+    CALM_S,
+    EAGER_S,
+    FORGET_NS,
+    FORWARDING_S,
+    SECOND,
+    TWICE_NS,
+    Meeting,
+    Met,
+    kept,
+)
 
 PLANES = 2
 
@@ -29,19 +43,42 @@ def configuration(name: str, ip: str, planes: int = PLANES) -> Config:
 
 
 class Member:
-    """One member, and the hosts that it has met."""
+    """One member, and the hosts that it has met; it takes those that are ready as peers."""
 
-    def __init__(self, name: str, ip: str, seed: int = 0, planes: int = PLANES) -> None:
+    def __init__(
+        self, name: str, ip: str, seed: int = 0, planes: int = PLANES, *, forward: bool = False
+    ) -> None:
         self.config = configuration(name, ip, planes)
-        self.meeting = Meeting(lambda: self.config, random.Random(f"{name} {seed}"))
+        ends = tuple(ip_address(address(name, nic)) for nic in range(planes))
+        self.config = replace(
+            self.config,
+            host=replace(self.config.host, endpoints=ends),
+            keys=replace(self.config.keys, forward=forward),
+            fabric=replace(self.config.fabric, mtu=1500),
+        )
+        self.meeting = Meeting(lambda: self.config, random.Random(f"{name} {seed}"), seed)
         self.met: list[Met] = []
+        self.found: dict[str, Met] = {}
+
+    @property
+    def name(self) -> str:
+        return self.config.host.name
 
     def hear(self, plane: int, source: str, hello: Hello, now_ns: int) -> None:
-        met = self.meeting.hear(plane, source, hello, now_ns=now_ns)
-        if met is not None and met.ready and met.name not in self.config.by_name:
-            self.met.append(met)
-            host = network.host(met.name, met.endpoints)
-            self.config = replace(self.config, peers=(*self.config.peers, Peer(host, ())))
+        if self.meeting.hear(plane, source, hello, now_ns=now_ns):
+            self.look(now_ns)
+
+    def look(self, now_ns: int) -> None:
+        for met in self.meeting.met(now_ns=now_ns):
+            self.found[met.name] = met
+            if met.ready and met.name not in self.config.by_name:
+                self.met.append(met)
+                host = network.host(met.name, met.endpoints)
+                self.config = replace(self.config, peers=(*self.config.peers, Peer(host, ())))
+
+    def ends(self, name: str) -> list[str]:
+        """Return where another host is, by plane."""
+        return [str(end) for end in self.found[name].endpoints]
 
 
 def address(name: str, nic: int) -> str:
@@ -56,6 +93,9 @@ def talk(members: list[Member], wires: dict[tuple[str, int], int], now_ns: int) 
 
     def net(name: str, plane: int) -> int:
         return wires.get((name, plane), plane)
+
+    for one in members:
+        one.look(now_ns)
 
     for one in members:
         for plane in range(one.config.fabric.planes):
@@ -86,12 +126,12 @@ def test_members_meet(members: list[Member]) -> None:
 def test_members_that_are_peers_speak_of_nobody(members: list[Member]) -> None:
     for turn in range(4):
         talk(members, {}, turn * SECOND)
-    assert all(not one.meeting.hello(0).heard for one in members)
+    assert all(not one.meeting.hello(0).said.heard for one in members)
     assert members[0].meeting.period_s(now_ns=20 * SECOND) == CALM_S
 
 
 def test_members_hurry_while_somebody_asks_for_them(members: list[Member]) -> None:
-    one, new = members[0], Discovery("b", "run", ["eth1", "eth2"], ("10.9.0.2",), 2)
+    one, new = members[0], Discovery("b", "run", ["eth1", "eth2"], ("10.9.0.2",))
     assert one.meeting.period_s(now_ns=0) == CALM_S
     one.hear(0, address("b", 0), new.hello(0), SECOND)
     assert one.meeting.period_s(now_ns=SECOND) == EAGER_S
@@ -103,40 +143,134 @@ def test_members_hurry_while_somebody_asks_for_them(members: list[Member]) -> No
     assert one.meeting.period_s(now_ns=20 * SECOND) == CALM_S
 
 
-def test_host_is_no_peer_before_it_hears_us_on_every_plane(members: list[Member]) -> None:
+def test_host_is_no_peer_before_it_hears_us(members: list[Member]) -> None:
     one, other = members[:2]
-    wires = {("b", 1): 7}
     for turn in range(4):
-        talk([one, other], wires, turn * SECOND)
-    assert one.met == other.met == []
-    wires.clear()
+        for plane in range(PLANES):
+            one.hear(plane, address("b", plane), other.meeting.hello(plane), turn * SECOND)
+    assert one.met == []
+    assert one.ends("b") == ["::", "::"]
     for turn in range(4, 7):
-        talk([one, other], wires, turn * SECOND)
+        talk([one, other], {}, turn * SECOND)
     assert [met.name for met in one.met] == ["b"]
 
 
-def test_planes_in_another_order_are_named(members: list[Member]) -> None:
+def test_host_on_one_of_our_networks_is_a_peer_there(members: list[Member]) -> None:
+    """As soon as nothing is new: its other NIC may only be slower."""
+    one, other = members[:2]
+    talk([one, other], {("b", 1): 7}, 0)
+    talk([one, other], {("b", 1): 7}, SECOND // 4)
+    assert one.met == other.met == []
+    talk([one, other], {("b", 1): 7}, SECOND)
+    assert [met.name for met in one.met] == ["b"]
+    assert one.ends("b") == [address("b", 0), "::"]
+
+
+def test_network_that_comes_later_is_shared_then(members: list[Member]) -> None:
+    one, other = members[:2]
+    for turn in range(4):
+        talk([one, other], {("b", 1): 7}, turn * SECOND)
+    assert one.meeting.hello(0).seeks == ()
+    for turn in range(4, 8):
+        talk([one, other], {}, turn * SECOND)
+    assert one.ends("b") == [address("b", 0), address("b", 1)]
+    assert other.ends("a") == [address("a", 0), address("a", 1)]
+
+
+def test_planes_may_have_other_numbers_at_others(members: list[Member]) -> None:
     one, other = members[:2]
     for turn in range(4):
         talk([one, other], {("b", 0): 1, ("b", 1): 0}, turn * SECOND)
-    assert one.met == []
-    assert "name the planes in one order on both" in one.meeting.refusals["b"]
-    assert "b" in other.meeting.hello(0).refused or "a" in other.meeting.hello(0).refused
+    assert one.ends("b") == [address("b", 1), address("b", 0)]
+    assert other.ends("a") == [address("a", 1), address("a", 0)]
 
 
-def test_unequal_planes_are_named() -> None:
-    one, other = Member("a", "10.9.0.1"), Member("b", "10.9.0.2", planes=3)
-    for turn in range(3):
+@pytest.mark.parametrize("planes", [1, 3, 8])
+def test_hosts_may_have_unequal_numbers_of_nics(planes: int) -> None:
+    one, other = Member("a", "10.9.0.1"), Member("b", "10.9.0.2", planes=planes)
+    for turn in range(4):
         talk([one, other], {}, turn * SECOND)
-    assert one.met == []
-    assert one.meeting.refusals["b"] == "b has 3 NICs and a 2: give both as many"
+    both = min(planes, PLANES)
+    there = [address("b", nic) for nic in range(both)]
+    assert one.ends("b") == [*there, *["::"] * (PLANES - both)]
+    assert len(other.ends("a")) == planes
+    assert one.meeting.hello(0).seeks == ()
+
+
+def cabled(cables: list[tuple[str, str]]) -> tuple[list[Member], dict[tuple[str, int], int]]:
+    """Return hosts that forward, and the network of each NIC: those of a host in cables' order."""
+    nics: dict[str, int] = {}
+    wires: dict[tuple[str, int], int] = {}
+    for number, cable in enumerate(cables):
+        for name in cable:
+            wires[name, nics.get(name, 0)] = 100 + number
+            nics[name] = nics.get(name, 0) + 1
+    return [
+        Member(name, f"10.9.0.{ord(name) - 96}", planes=count, forward=True)
+        for name, count in nics.items()
+    ], wires
+
+
+RING = [("a", "b"), ("b", "c"), ("c", "d"), ("d", "e"), ("e", "a")]
+
+
+def test_hosts_of_a_ring_know_each_other() -> None:
+    members, wires = cabled(RING)
+    for turn in range(8):
+        talk(members, wires, turn * SECOND)
+    a = members[0]
+    assert {met.name for met in a.met} == {*"bcde"}
+    assert a.ends("c") == [address("c", 0), address("c", 1)]
+    met = a.found["c"]
+    assert [str(via) for via in met.vias] == [address("b", 0), address("e", 1)]
+    assert met.spare == 0b10, "the way by e and d is the longer one"
+    handed = {(each.source, each.target): each.via for each in members[1].meeting.handed_on()}
+    assert handed[address("a", 0), address("c", 0)] == address("c", 0)
+
+
+def test_cable_that_is_cut_is_known_at_once() -> None:
+    members, wires = cabled(RING)
+    for turn in range(8):
+        talk(members, wires, turn * SECOND)
+    wires[("b", 1)] = 900
+    for name, nic in (("b", 1), ("c", 0)):
+        member = next(each for each in members if each.name == name)
+        member.meeting.unplugged(nic, now_ns=8 * SECOND)
+    for turn in range(8, 12):
+        talk(members, wires, turn * SECOND)
+    a = members[0]
+    assert a.ends("c") == ["::", address("c", 1)]
+    assert a.meeting.period_s(now_ns=60 * SECOND) == FORWARDING_S
+
+
+def test_hello_that_no_longer_comes_parts_hosts_that_forward() -> None:
+    members, wires = cabled(RING)
+    for turn in range(8):
+        talk(members, wires, turn * SECOND)
+    wires[("b", 1)] = 900  # the NICs see nothing of it
+    for turn in range(8, 10 + APART_NS // SECOND):
+        for each in members:
+            each.meeting.forget_silent(now_ns=turn * SECOND)
+        talk(members, wires, turn * SECOND)
+    assert members[0].ends("c") == ["::", address("c", 1)]
+
+
+def test_way_that_is_not_known_any_more_stays_in_reserve() -> None:
+    nowhere, ends = ip_address("::"), tuple(ip_address(f"fe80::{k}") for k in range(1, 4))
+    before = Host("c", 1, 1, (), "", ends[:2], (), (ends[2], nowhere), 0b01)
+    after = Host("c", 1, 1, (), "", (nowhere, ends[1]))
+    found = kept(before, after)
+    assert (found.endpoints, found.vias, found.spare) == (ends[:2], (ends[2], nowhere), 0b01)
+    moved = kept(before, Host("c", 1, 1, (), "", (nowhere, ends[0])))
+    assert moved.endpoints == (nowhere, ends[0]), "its address is on another plane now"
+    assert kept(before, Host("c", 1, 1, (), "", (ends[2], ends[1]))).endpoints == (ends[2], ends[1])
 
 
 def test_host_that_looks_for_members_takes_their_planes(members: list[Member]) -> None:
     """Its NICs are plugged in the other way round."""
     for turn in range(3):
         talk(members, {}, turn * SECOND)
-    new = Discovery("A0", "run", ["eth1", "eth2"], ("10.9.0.9",), 2)
+    new = Discovery("A0", "run", ["eth1", "eth2"], ("10.9.0.9",))
     for turn in range(3, 12):
         now = turn * SECOND
         for one in members:
@@ -149,7 +283,7 @@ def test_host_that_looks_for_members_takes_their_planes(members: list[Member]) -
         new.settled(now_s=float(turn), hosts=2)
     plan = new.plan()
     assert plan is not None
-    assert plan.planes == (1, 0)
+    assert plan.planes == (1, 0), "as the members have them"
     assert {peer.name for peer in plan.peers} == {"a", "b", "c"}
     for one in members:
         met = one.met[-1]
@@ -158,9 +292,9 @@ def test_host_that_looks_for_members_takes_their_planes(members: list[Member]) -
 
 
 def test_host_is_judged_before_it_has_found_everybody(members: list[Member]) -> None:
-    one, new = members[0], Discovery("b", "run", ["eth1", "eth2"], ("10.1.2.3",), 2)
-    met = one.meeting.hear(0, address("b", 0), new.hello(0), now_ns=SECOND)
-    assert met is not None
+    one, new = members[0], Discovery("b", "run", ["eth1", "eth2"], ("10.1.2.3",))
+    assert one.meeting.hear(0, address("b", 0), new.hello(0), now_ns=SECOND)
+    (met,) = one.meeting.met(now_ns=SECOND)
     assert (met.name, met.inner, met.ready) == ("b", ("10.1.2.3",), False)
 
 
@@ -192,8 +326,8 @@ def test_host_that_leaves(members: list[Member]) -> None:
     for turn in range(3):
         talk([one, other], {}, turn * SECOND)
     hello = other.meeting.hello(0, leaving=True)
-    assert not one.meeting.left(replace(hello, run="another"))
-    assert not one.meeting.left(replace(hello, leaving=False))
+    assert not one.meeting.left(replace(hello, said=replace(hello.said, run="another")))
+    assert not one.meeting.left(replace(hello, said=replace(hello.said, leaving=False)))
     assert one.meeting.left(hello)
     assert not one.meeting.left(hello)
     assert one.meeting.count == 0
@@ -215,7 +349,7 @@ def test_refusal_is_told_and_ends(members: list[Member]) -> None:
     talk([one, other], {}, SECOND)
     one.meeting.refuse("b", "it may not")
     assert one.meeting.hello(0).refused == {"b": "it may not"}
-    new = Discovery("b", "run", ["eth1", "eth2"], ("10.9.0.2",), 2)
+    new = Discovery("b", "run", ["eth1", "eth2"], ("10.9.0.2",))
     new.hear(0, address("a", 0), one.meeting.hello(0), now_s=1.0)
     assert new.clash == "a does not take this host: it may not"
     talk([one, other], {}, 2 * SECOND)
@@ -226,8 +360,7 @@ def test_many_hosts_are_bounded() -> None:
     one = Member("a", "10.9.0.1")
     hello = Member("b", "10.9.0.2").meeting.hello(0)
     for number in range(10 * HOSTS_MAX):
-        one.hear(
-            0, f"fe80::{number + 1:x}", replace(hello, name=f"h{number}", run=str(number)), number
-        )
+        said = replace(hello.said, name=f"h{number}", run=str(number))
+        one.meeting.hear(0, f"fe80::{number + 1:x}", replace(hello, said=said), now_ns=number)
     assert one.meeting.count == 2 * HOSTS_MAX
-    assert len(one.meeting.hello(0).heard) == HOSTS_MAX
+    assert len(one.meeting.hello(0).said.heard) == HOSTS_MAX

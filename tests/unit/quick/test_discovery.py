@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from cli.quick import files
-from cli.quick.discovery import SETTLE_S, Discovery, Plan
+from cli.quick.discovery import ALONE_S, SETTLE_S, Discovery, Plan
 from mrcd.config import admission, config
 from mrcd.handshake import hello as hellos
 from mrcd.handshake import identity
-from mrcd.handshake.hello import BadHello, Hello, decode, encode
+from mrcd.handshake.hello import HOSTS_MAX, BadHello, Hello, Said, decode, encode, fitting
 
 KEY = bytes(range(32))
 OWN = ["fd99::2/64", "10.99.0.2/16"]
@@ -36,7 +36,6 @@ class Room:
                 f"run of {host}",
                 [f"eth{number + 1}" for number in range(count)],
                 ((inner or {}).get(host, host_ip(host)),),
-                len(nics),
             )
             for host, count in sorted(nics.items())
         }
@@ -75,16 +74,22 @@ def address_of(host: str, nic: int) -> str:
 
 
 def check(room: Room, plans: dict[str, Plan]) -> None:
-    """Require that each host's plans lead to the other's NIC of the same plane, on one network."""
+    """Require that each host's plans lead to the other's NIC on the same network, and it back."""
     for name, plan in plans.items():
         assert sorted(peer.name for peer in plan.peers) == sorted(plans.keys() - {name})
         for peer in plan.peers:
             for plane, endpoint in enumerate(peer.endpoints):
-                ours, theirs = plan.planes[plane], plans[peer.name].planes[plane]
-                assert endpoint == address_of(peer.name, theirs)
+                ours = plan.planes[plane]
+                back = next(each for each in plans[peer.name].peers if each.name == name)
+                if not endpoint:
+                    assert address_of(name, ours) not in back.endpoints
+                    continue
+                theirs = int(endpoint.rpartition(":")[2])
                 assert any(
                     {(name, ours), (peer.name, theirs)} <= network for network in room.networks
                 )
+                there = plans[peer.name].planes.index(theirs)
+                assert back.endpoints[there] == address_of(name, ours)
 
 
 @pytest.mark.parametrize("crossed", list(permutations(range(3))), ids=str)
@@ -110,12 +115,31 @@ def test_several_hosts_on_switches() -> None:
     assert plans["b"].planes == (1, 0)
 
 
-def test_nic_that_two_planes_could_have() -> None:
-    """NIC 0 of b hears both NICs of a, NIC 1 only the first."""
+def test_nic_that_hears_two() -> None:
+    """NIC 0 of b hears both NICs of a, NIC 1 only the first: one way is left out."""
     room = Room([{("a", 0), ("b", 0), ("b", 1)}, {("a", 1), ("b", 0)}])
     plans = room.settle()
     check(room, plans)
-    assert plans["b"].planes == (1, 0)
+
+
+TRIANGLE: Cables = [{("a", 0), ("b", 0)}, {("b", 1), ("c", 0)}, {("c", 1), ("a", 1)}]
+
+
+def test_triangle_of_cables() -> None:
+    room = Room(TRIANGLE)
+    plans = room.settle()
+    check(room, plans)
+    b, c = plans["a"].peers
+    assert (b.endpoints, c.endpoints) == (("fe80::b:0", ""), ("", "fe80::c:1"))
+
+
+@pytest.mark.parametrize("host", ["a", "b"])
+def test_hosts_with_unequal_numbers_of_nics(host: str) -> None:
+    room = Room([{("a", 0), ("b", 0)}, {("a", 1), ("b", 1)}, {("a", 2)}])
+    plans = room.settle()
+    check(room, plans)
+    assert room.hosts["a"].quiet_nics == ["eth3"]
+    assert [*plans[host].peers[0].endpoints].count("") == (1 if host == "a" else 0)
 
 
 def test_nothing_is_settled_before_all_is_quiet() -> None:
@@ -125,76 +149,60 @@ def test_nothing_is_settled_before_all_is_quiet() -> None:
         assert not any(one.settled(now_s=room.now) for one in room.hosts.values())
 
 
-def test_more_hosts_are_waited_for() -> None:
+def test_hosts_that_are_missing_may_be_behind_others() -> None:
+    """They are waited for a little longer, and come to be known when mrcd runs."""
     room = Room([{("a", 0), ("b", 0)}])
     room.settle()
-    assert not room.hosts["a"].settled(now_s=room.now, hosts=3)
+    one = room.hosts["a"]
+    assert not one.settled(now_s=room.now, hosts=3)
+    assert one.missing(3) == "2 of 3 hosts are here: a, b"
+    assert one.settled(now_s=room.now + ALONE_S, hosts=3)
 
 
-TRIANGLE: Cables = [{("a", 0), ("b", 0)}, {("b", 1), ("c", 0)}, {("c", 1), ("a", 1)}]
-PLANE = "each plane has to be one network of all hosts, such as a switch, or with two hosts a cable"
+def test_hosts_behind_others_are_known() -> None:
+    room = Room([{("a", 0), ("b", 0)}, {("b", 1), ("c", 0)}])
+    room.settle()
+    assert room.hosts["a"].known == {"a", "b", "c"}
 
 
 @pytest.mark.parametrize(
-    ("networks", "host", "why"),
+    ("networks", "why"),
     [
-        ([{("a", 0)}], "a", "no other host is heard on eth1"),
-        ([{("a", 0)}, {("a", 1)}, {("a", 2)}], "a", "no other host is heard on eth1, eth2 or eth3"),
-        ([{("a", 0), ("b", 0)}, {("a", 1)}, {("b", 1)}], "a", "b is not heard on eth2"),
-        ([{("a", 0), ("b", 0)}, {("a", 1)}, {("b", 1)}], "b", "a is not heard on eth2"),
-        (TRIANGLE, "a", f"b is not heard on eth2, where c is: {PLANE}"),
-        (TRIANGLE, "b", f"a is not heard on eth2, where c is: {PLANE}"),
-        (TRIANGLE, "c", f"a is not heard on eth1, where b is: {PLANE}"),
+        ([{("a", 0)}], "no other host is heard on eth1"),
+        ([{("a", 0)}, {("a", 1)}, {("a", 2)}], "no other host is heard on eth1, eth2 or eth3"),
     ],
 )
-def test_missing(networks: Cables, host: str, why: str) -> None:
+def test_missing(networks: Cables, why: str) -> None:
     room = Room(networks)
     for _ in range(20):
         room.turn()
-    assert not room.hosts[host].settled(now_s=room.now)
-    assert room.hosts[host].missing() == why
+    assert not room.hosts["a"].settled(now_s=room.now)
+    assert room.hosts["a"].missing() == why
 
 
-def test_missing__host_that_has_not_come() -> None:
-    room = Room([{("a", 0), ("b", 0)}])
-    for name in ("a", "b"):
-        room.hosts[name] = Discovery(name, name, ["eth1"], (host_ip(name),), 3)
-    for _ in range(20):
-        room.turn()
-    assert room.hosts["a"].missing() == "2 of 3 hosts are here: a, b"
-
-
-@pytest.mark.parametrize("host", ["a", "b"])
-def test_hosts_with_unequal_numbers_of_nics_are_told_at_once(host: str) -> None:
-    room = Room([{("a", 0), ("b", 0)}, {("a", 1), ("b", 1)}, {("a", 2)}])
-    room.turn()
-    clash = room.hosts[host].clash
-    assert clash is not None
-    assert "has 3 NICs" in clash or "this host 3 NICs (eth1, eth2, eth3)" in clash
-    assert "give both as many" in clash
-
-
-def test_hosts_that_wait_for_unequal_numbers_are_told_at_once() -> None:
-    room = Room([{("a", 0), ("b", 0)}])
-    room.hosts["b"] = Discovery("b", "b", ["eth1"], ("10.99.0.2",), 3)
-    room.turn()
-    assert room.hosts["a"].clash == (
-        "b waits for 3 hosts in all and this one for 2: give both the same --hosts"
-    )
-    assert room.hosts["b"].clash is not None
+def test_missing__host_that_does_not_hear_us() -> None:
+    one, other = (Discovery(n, n, ["eth1"], (host_ip(n),)) for n in "ab")
+    one.hear(0, "fe80::b:0", other.hello(0), now_s=0.0)
+    assert not one.settled(now_s=9.0)
+    assert one.missing() == "b does not hear this host"
 
 
 def test_hello_of_a_large_cluster_fits_a_datagram() -> None:
     """64 hosts with 8 NICs on one network: each hears each other one on all pairs of NICs."""
-    one = Discovery("a" * 31, "0" * 16, [f"eth{k}" for k in range(8)], ("10.99.0.1",), 64)
+    one = Discovery("a" * 31, "0" * 16, [f"eth{k}" for k in range(8)], ("10.99.0.1",))
     for number in range(63):
+        name, inner = f"host-{number:02}-with-a-name-of-31-b", (f"10.99.1.{number}",)
         for theirs in range(8):
-            said = Hello(f"host-{number:02}-with-a-name-of-31-b", f"{number}", theirs, 8,
-                         (f"10.99.1.{number}",), hosts=64)  # fmt: skip
+            said = Said(name, f"{number}", 0, 0, 8, inner)
             for ours in range(8):
-                one.hear(ours, f"fe80::{number}:{theirs}", said, now_s=0.0)
+                one.hear(ours, f"fe80::{number}:{theirs}", Hello(said, theirs), now_s=0.0)
     assert one.clash is None
-    assert 20_000 < len(encode(one.hello(7), KEY)) < 65_000
+    assert len(encode(one.hello(7), KEY)) < 4_000
+    separate = Said("b", "1", 0, 0, 8, ("10.99.0.2",), heard={
+        f"host-{number:02}-with-a-name-of-31-b": tuple((nic, 7 - nic) for nic in range(8))
+        for number in range(64)
+    })  # fmt: skip
+    assert len(encode(Hello(separate, 0, told=fitting([separate] * 64, 0)), KEY)) < 65_000
 
 
 def test_two_hosts_of_one_name() -> None:
@@ -229,12 +237,31 @@ def test_host_that_begins_anew_is_heard_anew() -> None:
 # ---- datagrams
 
 
-HELLO = Discovery("a", "run", ["eth1", "eth2"], ("10.99.0.1", "fd99::1")).hello(1)
+HELLO = Discovery("a", "run", ["eth1", "eth2"], ("10.99.0.1", "fd99::1"), 7).hello(1)
 
 
 def test_hello_is_read_back() -> None:
-    hello = replace(HELLO, planes=(1, 0), heard={"b": ((0, 1), (1, 0))}, done=True)
+    said = replace(
+        HELLO.said,
+        addresses=("fe80::1", ""),
+        heard={"b": ((0, 1), (1, 0)), "c": ((0, 0), (0, 1), (1, 0), (1, 1))},
+        forwards=True,
+        mtu=9000,
+        seq=8,
+    )
+    told = replace(said, name="b", addresses=(), leaving=True)
+    hello = Hello(said, 1, True, True, {"b": "it may not"}, ("c",), (told,))
     assert decode(encode(hello, KEY), KEY) == hello
+
+
+def test_what_is_told_fits_and_has_its_turn() -> None:
+    every = [replace(HELLO.said, name=f"h{number}", run="x" * 20) for number in range(900)]
+    first = fitting(every, 0)
+    assert len(first) == HOSTS_MAX
+    assert fitting(every, 890)[:12] == (*every[890:], *every[:2])
+    assert fitting([], 7) == ()
+    long = replace(HELLO.said, heard={f"h{k}": ((0, 0), (1, 1)) for k in range(HOSTS_MAX)})
+    assert 0 < len(fitting([long] * HOSTS_MAX, 0)) < HOSTS_MAX
 
 
 @pytest.mark.parametrize("at", range(4, 40, 5))
@@ -254,23 +281,30 @@ def test_hello_of_another_secret_is_refused(key: bytes) -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"name": ""},
-        {"name": "x" * 32},
+        {"said": {"name": ""}},
+        {"said": {"name": "x" * 32}},
         {"nic": 2},
-        {"nics": 9},
-        {"inner": []},
-        {"inner": ["nonsense"]},
-        {"planes": [0, 0]},
-        {"planes": [0, 2]},
-        {"heard": {"b": [[1]]}},
-        {"heard": 7},
+        {"said": {"nics": 9}},
+        {"said": {"inner": []}},
+        {"said": {"inner": ["nonsense"]}},
+        {"said": {"addresses": ["fe80::1"]}},
+        {"said": {"addresses": ["fe80::1", "anywhere"]}},
+        {"said": {"heard": {"b": [[1]]}}},
+        {"said": {"heard": 7}},
+        {"said": {"heard": {f"h{k}": [] for k in range(HOSTS_MAX + 1)}}},
+        {"said": {"mtu": "much"}},
+        {"told": [{"name": "b"}]},
+        {"told": 7},
+        {"refused": []},
     ],
     ids=str,
 )
 def test_hello_that_cannot_be_is_refused(wrong: dict[str, object]) -> None:
     datagram = encode(HELLO, b"")
     data = json.loads(datagram[20:])
-    forged = encode_raw({**data, **wrong})
+    said = wrong.get("said", {})
+    assert isinstance(said, dict)
+    forged = encode_raw({**data, **wrong, "said": {**data["said"], **said}})
     with pytest.raises(BadHello, match="cannot be read"):
         decode(forged, KEY)
 
@@ -296,7 +330,7 @@ def test_configuration_is_valid(secret: bool) -> None:
     plan = room.settle()["b"]
     text = files.configuration("b", OWN, ["eth1", "eth2"], plan, secret=secret)
     loaded = config.loads(text, Path("/run/mrcd/quick/mrcd.toml"))
-    assert loaded.interfaces == ("eth2", "eth1")
+    assert loaded.interfaces == ("eth2", "eth1"), "as the host has them that leads"
     assert loaded.keys.insecure is not secret
     if secret:
         assert loaded.keys.discover

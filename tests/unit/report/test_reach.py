@@ -101,11 +101,18 @@ def test_without_neighbor__what_is_wrong_with_each_usable_plane() -> None:
     found: Any = SimpleNamespace(
         config=SimpleNamespace(peers=[SimpleNamespace(name=name) for name in reached]),
         planes=SimpleNamespace(planes=[SimpleNamespace(index=k) for k in range(3)], mask=0b011),
-        table=SimpleNamespace(peers=SimpleNamespace(reached=reached.__getitem__)),
+        table=SimpleNamespace(
+            peers=SimpleNamespace(
+                reached=reached.__getitem__, shared=lambda peer: shared.get(peer.name, 0b111)
+            )
+        ),
     )
+    shared: dict[str, int] = {}
     assert without_neighbor(found) == {1: "no neighbour answers that leads to 2 peers, h3 first"}
     reached["h3"] = 0b011
     assert without_neighbor(found) == {1: "no neighbour answers that leads to peer h4"}
+    shared["h4"] = 0b101
+    assert without_neighbor(found) == {}, "h4 is not on that network"
 
 
 NOW = 100 * QUIET_NS
