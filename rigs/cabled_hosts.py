@@ -25,7 +25,9 @@ class Cabled(Cluster):
 
     def lay(self, cables: Sequence[Cable]) -> None:
         """Make the hosts and the cables between them."""
-        self.nics: dict[str, list[str]] = {name: [] for name in sorted({*"".join(map("".join, cables))})}
+        self.nics: dict[str, list[str]] = {
+            name: [] for name in sorted({*"".join(map("".join, cables))})
+        }
         self.between: dict[Cable, tuple[str, str]] = {}
         for name in self.nics:
             self.add(name)
