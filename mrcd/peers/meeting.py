@@ -60,14 +60,16 @@ class Met:
 class _Other:
     """What one host says, by itself (`hello`) or as others tell.
 
-    `seen` has its address and when it was heard, by our plane and the place of its NIC.
-    `confirmed` has those of these pairs on which it has heard us.
+    `spoke_ns` is when it was last heard beyond the first time. `seen` has its address and when it
+    was heard, by our plane and the place of its NIC. `confirmed` has those of these pairs on which
+    it has heard us.
     """
 
     said: Said
     began_ns: int
     heard_ns: int
     news_ns: int
+    spoke_ns: int = 0
     hello: Hello | None = None
     seen: dict[Pair, tuple[str, int]] = field(default_factory=dict)
     confirmed: set[Pair] = field(default_factory=set)
@@ -185,7 +187,7 @@ class Meeting:
         known = config.by_name.get(name)
         if known is None:
             return True
-        other = self._latest(name)
+        other = self._run_of(name)
         if other is None:
             return False
         on = {plane for plane, _theirs in other.seen}
@@ -196,9 +198,15 @@ class Meeting:
         )
         return joined < min(len(on), len({theirs for _plane, theirs in other.seen}))
 
-    def _latest(self, name: str) -> _Other | None:
+    def _run_of(self, name: str) -> _Other | None:
+        """Return the run of a host: the newest, but for one that has spoken since that began.
+
+        Two runs that speak are two hosts with one name, of which the one that was there counts.
+        """
         found = [other for (each, _run), other in self._others.items() if each == name]
-        return max(found, key=lambda other: (other.said.born_ns, other.began_ns), default=None)
+        found.sort(key=lambda other: (other.said.born_ns, other.began_ns))
+        alive = (other for other in found if other.spoke_ns > found[-1].began_ns)
+        return next(alive, found[-1] if found else None)
 
     # ---- what is heard
 
@@ -248,14 +256,13 @@ class Meeting:
         known = self._others.get((said.name, said.run))
         if known is not None and said.seq <= known.said.seq:
             return
-        latest = self._latest(said.name)
-        if latest is not None and latest.said.born_ns > said.born_ns:
-            return  # it has started again since
         self._take(self._known(said, now_ns), said, now_ns)
 
     def _take(self, other: _Other, said: Said, now_ns: int) -> None:
         """Keep the newest that a host has said."""
         other.heard_ns = now_ns
+        if now_ns > other.began_ns:
+            other.spoke_ns = now_ns
         before, other.said = other.said, said
         if _content(before) != _content(said):
             self._news(other, now_ns)
@@ -317,7 +324,7 @@ class Meeting:
         config = self._config()
         ours, near = config.host.name, set[Joint]()
         for name in {name for name, _run in self._others}:
-            other = self._latest(name)
+            other = self._run_of(name)
             assert other is not None
             near |= {(plane, name, theirs) for plane, theirs in other.seen}
             yield _node(other, ours)
@@ -332,7 +339,7 @@ class Meeting:
     def met(self, *, now_ns: int) -> Iterator[Met]:
         """Yield the hosts to which ways lead, or that are heard."""
         for name in sorted({name for name, _run in self._others}):
-            other = self._latest(name)
+            other = self._run_of(name)
             if other is not None:
                 yield self._met(other, now_ns)
 

@@ -94,7 +94,6 @@ def test_what_cannot_be_a_member_is_told_why(cluster: Cluster) -> None:
             ("eth1", "eth2"),
             "has the address|belongs to a",
         ),
-        ((), ("eth1",), "[ab] has 2 NICs and this host 1 NIC"),
         (("--address", "10.1.2.3/16"), ("eth1", "eth2"), "addresses 10.1.2.3 are not all in"),
     ):
         process = cluster.up("c", *nics, secret=cluster.secret, more=more)
@@ -103,6 +102,16 @@ def test_what_cannot_be_a_member_is_told_why(cluster: Cluster) -> None:
         assert re.search(reason, error), error
         assert not cluster.quick("c").exists()
     assert cluster.established("a") == {"b"}
+
+
+def test_host_with_fewer_nics_is_a_peer_on_these(cluster: Cluster) -> None:
+    cluster.plug("c")
+    cluster.join("c", "eth2")
+    for host in ("a", "b"):
+        eventually(lambda host=host: "c" in cluster.established(host), f"{host} has c", JOINED_S)
+        assert cluster.peers(host)["c"]["planes_usable"] == [1]
+    transfer(cluster, "a", "c", inner(cluster, "c"))
+    assert "ok" in cluster.warnings("a").splitlines()[0]
 
 
 def test_two_hosts_of_one_name_are_named(cluster: Cluster) -> None:

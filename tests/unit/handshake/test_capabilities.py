@@ -76,3 +76,15 @@ def test_peer_without_a_required_capability_gets_no_session() -> None:
         strict.receive(offer, now_ns=NOW_NS)
     assert strict.state is State.OFFERING
     assert agreed(session("a", CELL), strict) == [{CELL}, {CELL}]
+
+
+def test_addresses_are_stated_and_a_peer_is_told_of_others_at_once() -> None:
+    one, other = session("a"), session("b")
+    here, there = (bytes(16),), (bytes([1] * 16),)
+    assert one.set_endpoints(here, now_ns=NOW_NS) == [], "there is nobody to tell"
+    agreed(one, other)
+    assert other.remote is not None
+    assert other.remote.endpoints == here
+    assert one.set_endpoints(here, now_ns=NOW_NS + 1) == []
+    (offer, *_) = offers(one.set_endpoints(there, now_ns=NOW_NS + 1))
+    assert offer.endpoints == there

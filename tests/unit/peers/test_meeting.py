@@ -311,6 +311,21 @@ def test_two_hosts_of_one_name(members: list[Member]) -> None:
     assert one.meeting.twice(now_ns=3 * SECOND + TWICE_NS) == []
 
 
+def test_second_host_of_a_name_is_not_followed(members: list[Member]) -> None:
+    """The one that was there stays where it is for the others, as long as it speaks."""
+    one, b1 = members[:2]
+    talk([one, b1], {}, 0)
+    b2 = Member("b", "10.9.0.2", seed=1)
+    for turn in range(1, 5):
+        talk([one, b1], {}, turn * SECOND)
+        for plane in range(PLANES):
+            one.hear(plane, f"fe80::bad:{plane}", b2.meeting.hello(plane), turn * SECOND + 1)
+            b2.meeting.hear(
+                plane, address("a", plane), one.meeting.hello(plane), now_ns=turn * SECOND + 1
+            )
+    assert one.ends("b") == [address("b", 0), address("b", 1)]
+
+
 def test_host_that_comes_again_is_not_two(members: list[Member]) -> None:
     one, b1 = members[:2]
     for turn in range(3):

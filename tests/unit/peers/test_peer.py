@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from ipaddress import ip_address
 from typing import Any
 
 import msgspec
@@ -176,3 +177,14 @@ def test_ports_change_once() -> None:
     assert found.set_ports(0)
     assert not found.set_ports(0)
     assert found.set_ports(BOTH)
+
+
+def test_planes_of_a_peer_are_numbered_as_it_says() -> None:
+    ends = tuple(map(ip_address, ("fe80::2:1", "fe80::2:0")))
+    found = peer()
+    found.configured = Configured(replace(found.configured.host, endpoints=ends), ())
+    said = tuple(end.packed for end in reversed(ends))
+    assert found.number(msgspec.structs.replace(OFFER, endpoints=said))
+    assert found.numbering.ours[:2] == (1, 0)
+    assert not found.number(msgspec.structs.replace(OFFER, endpoints=said))
+    assert found.number(OFFER), "one that says nothing has our numbers"

@@ -59,6 +59,7 @@ class PeerTable:
         self.names = names
         self.planes: dict[str, int] = {}
         self.ports: dict[str, int] = {}
+        self.numbers: dict[str, int] = {}
         self.unheard: dict[str, int] = {}
 
     def base(self, peer: str) -> int:
@@ -66,6 +67,9 @@ class PeerTable:
 
     def set_planes(self, peer: str, mask: int) -> None:
         self.planes[peer] = mask
+
+    def set_numbering(self, peer: str, word: int) -> None:
+        self.numbers[peer] = word
 
     def set_ports(self, peer: str, mask: int) -> None:
         self.ports[peer] = mask

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from dataclasses import replace
 from ipaddress import ip_address
 from typing import Any, cast
 
@@ -13,7 +14,7 @@ import pytest
 from mrcd.config.config import Peer
 from mrcd.fabric import network
 from mrcd.linux.interfaces import Link, NeighborChanged, Way
-from mrcd.linux.privileged.requests import VerifyNeighbor
+from mrcd.linux.privileged.requests import PlaceNeighbor, VerifyNeighbor
 from mrcd.planes import nexthops
 from mrcd.planes.nexthops import Hop, NextHops
 from mrcd.service.tasks import Tasks
@@ -31,6 +32,7 @@ class Kernel:
         self.asked: list[str] = []
         self.verified: list[str] = []
         self.nudged: list[str] = []
+        self.placed: list[tuple[str, str]] = []
 
     async def way_to(self, _dev: str, ip: str) -> Way | None:
         return self.ways.get(ip)
@@ -43,8 +45,11 @@ class Kernel:
     def nudge_neighbor(self, _dev: str, ip: str) -> None:
         self.nudged.append(ip)
 
-    async def change(self, request: VerifyNeighbor) -> None:
-        self.verified.append(request.ip)
+    async def change(self, request: VerifyNeighbor | PlaceNeighbor) -> None:
+        if isinstance(request, VerifyNeighbor):
+            self.verified.append(request.ip)
+        else:
+            self.placed.append((request.ip, request.mac))
 
 
 class Bench:
@@ -323,5 +328,49 @@ def test_plane_leads_to_a_peer_when_its_next_hop_is_known() -> None:
         bench.event(NEAR, None, failed=True)
         assert not bench.hops.leads_to("p1", 0)
         assert bench.hops.leads_to("somebody", 0), "nothing is known of a host that asks first"
+
+    run(work())
+
+
+def handed(via: str) -> Peer:
+    """Return a peer that is reached through another host."""
+    host = network.host("p9", [ip_address("192.0.2.77")])
+    return Peer(replace(host, vias=(ip_address(via),)), ())
+
+
+def test_peer_behind_another_host_is_sent_there() -> None:
+    """The kernel's routes know nothing of it, and are told to send there, too."""
+
+    async def work() -> None:
+        bench = Bench()
+        bench.hops.set_peers([handed(NEAR)])
+        await bench.hops.find()
+        assert bench.macs == [("p9", ONE)]
+        assert bench.kernel.asked == [NEAR]
+        await asyncio.sleep(0)
+        assert bench.kernel.placed == [("192.0.2.77", ONE.hex(":"))]
+        assert bench.hops.leads_to("p9", 0)
+
+    run(work())
+
+
+def test_way_through_another_host_begins_anew() -> None:
+    async def work() -> None:
+        bench = Bench()
+        bench.kernel.macs[GATEWAY] = OTHER
+        bench.hops.set_peers([handed(NEAR)])
+        await bench.hops.find()
+        bench.hops.set_peers([handed(GATEWAY)])
+        await bench.hops.find()
+        assert bench.macs == [("p9", ONE), ("p9", OTHER)]
+
+    run(work())
+
+
+def test_plane_that_a_peer_is_not_on_is_not_looked_for() -> None:
+    async def work() -> None:
+        bench = Bench("0.0.0.0")
+        await bench.hops.find()
+        assert (list(bench.hops.all), bench.kernel.asked) == ([], [])
 
     run(work())
