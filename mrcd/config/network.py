@@ -138,8 +138,8 @@ def _peer(table: Table, nics: Sequence[Nic]) -> Host | None:
         return None
     if len(texts) != len(nics):
         wrong = (
-            f"{len(texts)} addresses for {len(nics)} planes; give one for each, in their order, and "
-            'an empty one ("") for a plane that the peer is not on'
+            f"{len(texts)} addresses for {len(nics)} planes; give one for each, in their order, "
+            'and an empty one ("") for a plane that the peer is not on'
         )
         table.problem("endpoints", texts, wrong)
         return None

@@ -9,8 +9,8 @@ other; where hosts forward, ways through them count as well (cabling.py).
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from typing import Final
 
@@ -19,6 +19,7 @@ from mrcd.fabric import network
 from mrcd.fabric.cabling import Cabling, Handed, Joint, Node, Way
 from mrcd.fabric.hosts import Address, Host
 from mrcd.handshake.hello import HOSTS_MAX, NICS_MAX, Hello, Pair, Said, fitting
+from mrcd.peers.heard import Heard, Other
 
 SECOND: Final = 1_000_000_000
 FORGET_NS: Final = 60 * SECOND
@@ -56,30 +57,6 @@ class Met:
     spare: int = 0
 
 
-@dataclass(slots=True)
-class _Other:
-    """What one host says, by itself (`hello`) or as others tell.
-
-    `spoke_ns` is when it was last heard beyond the first time. `seen` has its address and when it
-    was heard, by our plane and the place of its NIC. `confirmed` has those of these pairs on which
-    it has heard us.
-    """
-
-    said: Said
-    began_ns: int
-    heard_ns: int
-    news_ns: int
-    spoke_ns: int = 0
-    hello: Hello | None = None
-    seen: dict[Pair, tuple[str, int]] = field(default_factory=dict)
-    confirmed: set[Pair] = field(default_factory=set)
-
-    @property
-    def address_of(self) -> dict[int, str]:
-        """Its address by the place of the NIC, as far as it was heard."""
-        return {theirs: address for (_plane, theirs), (address, _ns) in self.seen.items()}
-
-
 class Meeting:
     """The hosts that one host hears, or hears of."""
 
@@ -89,8 +66,9 @@ class Meeting:
         self.run = f"{rng.getrandbits(_RUN_BITS):016x}"
         self._born_ns = born_ns
         self._seq = 0
+        self._before: Said | None = None
         self._turn = 0
-        self._others: dict[tuple[str, str], _Other] = {}  # by name and run
+        self._others = Heard()
         self._refused: dict[str, str] = {}
         self._eager_until_ns = self._asked_until_ns = 0
         self._twice: dict[str, tuple[int, str]] = {}
@@ -112,20 +90,19 @@ class Meeting:
     @property
     def count(self) -> int:
         """The number of other hosts that are heard, or heard of."""
-        return len(self._others)
+        return self._others.count
 
     @property
     def whole(self) -> bool:
         """Whether some host forwards: then all speak of all that they hear."""
-        return self._config().keys.forward or any(o.said.forwards for o in self._others.values())
+        return self._config().keys.forward or any(other.said.forwards for other in self._others)
 
     # ---- what is said
 
     def hello(self, plane: int, *, leaving: bool = False) -> Hello:
         """Return what to say on a plane now."""
         config = self._config()
-        self._seq += 1
-        said = self._said(leaving=leaving)
+        said = self._numbered(self._said(leaving=leaving), plane)
         return Hello(
             said=said,
             nic=plane,
@@ -136,20 +113,31 @@ class Meeting:
             told=self._told(plane) if config.keys.forward else (),
         )
 
+    def _numbered(self, said: Said, plane: int) -> Said:
+        """Return what is said with its number, the same one for what is said again.
+
+        It is compared as bytes then. Where it is told to others, that it goes on is news.
+        """
+        before = self._before
+        if before is None or said != replace(before, seq=0) or (said.whole and plane == 0):
+            self._seq += 1
+        self._before = replace(said, seq=self._seq)
+        return self._before
+
     def _said(self, *, leaving: bool) -> Said:
         config, whole = self._config(), self.whole
         heard: dict[str, tuple[Pair, ...]] = {}
-        for (name, _run), other in self._others.items():
-            if other.hello is None or len(heard) == HOSTS_MAX:
-                continue
-            if whole or self._waits(other.hello):
-                heard[name] = tuple(sorted(other.seen))
+        for other in self._others:
+            if len(heard) == HOSTS_MAX:
+                break
+            if other.hello is not None and (whole or self._waits(other.hello)):
+                heard[other.said.name] = tuple(sorted(other.seen))
         own = config.host.endpoints
         return Said(
             name=config.host.name,
             run=self.run,
             born_ns=self._born_ns,
-            seq=self._seq,
+            seq=0,
             nics=config.fabric.planes,
             inner=tuple(str(address.ip) for address in config.mrc0.addresses),
             addresses=tuple("" if each.is_unspecified else str(each) for each in own),
@@ -166,7 +154,7 @@ class Meeting:
         return fitting(
             (
                 other.said
-                for other in self._others.values()
+                for other in self._others
                 if (other.hello is None or other.hello.member)
                 and all(ours != plane for ours, _theirs in other.seen)
             ),
@@ -187,7 +175,7 @@ class Meeting:
         known = config.by_name.get(name)
         if known is None:
             return True
-        other = self._run_of(name)
+        other = self._others.run_of(name)
         if other is None:
             return False
         on = {plane for plane, _theirs in other.seen}
@@ -197,16 +185,6 @@ class Meeting:
             if not end.is_unspecified and known.host.via(plane) is None
         )
         return joined < min(len(on), len({theirs for _plane, theirs in other.seen}))
-
-    def _run_of(self, name: str) -> _Other | None:
-        """Return the run of a host: the newest, but for one that has spoken since that began.
-
-        Two runs that speak are two hosts with one name, of which the one that was there counts.
-        """
-        found = [other for (each, _run), other in self._others.items() if each == name]
-        found.sort(key=lambda other: (other.said.born_ns, other.began_ns))
-        alive = (other for other in found if other.spoke_ns > found[-1].began_ns)
-        return next(alive, found[-1] if found else None)
 
     # ---- what is heard
 
@@ -238,13 +216,11 @@ class Meeting:
         self._refused.pop(hello.name, None)
         return True
 
-    def _known(self, said: Said, now_ns: int) -> _Other:
+    def _known(self, said: Said, now_ns: int) -> Other:
         """Return what is known of a host; begin to know it."""
-        key = said.name, said.run
-        other = self._others.get(key)
+        other = self._others.get(said)
         if other is None:
-            self._make_room()
-            other = self._others[key] = _Other(said, now_ns, now_ns, now_ns)
+            other = self._others.add(said, now_ns)
             self._changed()
             self.begin(now_ns=now_ns)
         return other
@@ -253,12 +229,12 @@ class Meeting:
         """Take notice of what others tell of a host."""
         if said.run == self.run or said.name == self._config().host.name:
             return
-        known = self._others.get((said.name, said.run))
+        known = self._others.get(said)
         if known is not None and said.seq <= known.said.seq:
             return
         self._take(self._known(said, now_ns), said, now_ns)
 
-    def _take(self, other: _Other, said: Said, now_ns: int) -> None:
+    def _take(self, other: Other, said: Said, now_ns: int) -> None:
         """Keep the newest that a host has said."""
         other.heard_ns = now_ns
         if now_ns > other.began_ns:
@@ -267,7 +243,7 @@ class Meeting:
         if _content(before) != _content(said):
             self._news(other, now_ns)
 
-    def _news(self, other: _Other, now_ns: int) -> None:
+    def _news(self, other: Other, now_ns: int) -> None:
         other.news_ns = now_ns
         self._changed()
         if self.whole:
@@ -277,7 +253,7 @@ class Meeting:
         self._graph = None
         self.version += 1
 
-    def _confirm(self, other: _Other, said: Said, now_ns: int) -> None:
+    def _confirm(self, other: Other, said: Said, now_ns: int) -> None:
         """Note on which pairs of NICs a host hears us."""
         ours = self._config().host.name
         if ours in said.heard:
@@ -288,14 +264,11 @@ class Meeting:
             other.confirmed = found
             self._news(other, now_ns)
 
-    def _make_room(self) -> None:
-        if len(self._others) >= 2 * HOSTS_MAX:
-            del self._others[next(iter(self._others))]
-
-    def _compare_runs(self, this: _Other, source: str, now_ns: int) -> None:
+    def _compare_runs(self, this: Other, source: str, now_ns: int) -> None:
         """Note if a host says Hello by a name although another one has begun to, later."""
-        for (name, _run), other in self._others.items():
-            if name == this.said.name and other.began_ns > this.began_ns and other.seen:
+        name = this.said.name
+        for other in self._others.runs(name):
+            if other.began_ns > this.began_ns and other.seen:
                 where = next(iter(other.seen.values()))[0]
                 self._note_twice(name, where, source, now_ns)
 
@@ -323,8 +296,8 @@ class Meeting:
     def _nodes(self) -> Iterator[Node]:
         config = self._config()
         ours, near = config.host.name, set[Joint]()
-        for name in {name for name, _run in self._others}:
-            other = self._run_of(name)
+        for name in self._others.names:
+            other = self._others.run_of(name)
             assert other is not None
             near |= {(plane, name, theirs) for plane, theirs in other.seen}
             yield _node(other, ours)
@@ -338,12 +311,12 @@ class Meeting:
 
     def met(self, *, now_ns: int) -> Iterator[Met]:
         """Yield the hosts to which ways lead, or that are heard."""
-        for name in sorted({name for name, _run in self._others}):
-            other = self._run_of(name)
+        for name in sorted(self._others.names):
+            other = self._others.run_of(name)
             if other is not None:
                 yield self._met(other, now_ns)
 
-    def _met(self, other: _Other, now_ns: int) -> Met:
+    def _met(self, other: Other, now_ns: int) -> Met:
         planes, name = self._config().fabric.planes, other.said.name
         ways = self.graph.ways(self._config().host.name, name)
         by_plane: dict[int, Way] = {way.ends[0]: way for way in ways}
@@ -387,17 +360,17 @@ class Meeting:
 
     def left(self, hello: Hello) -> bool:
         """Return whether a host that was heard goes, and forget it with its earlier runs."""
-        if not hello.said.leaving or (hello.name, hello.run) not in self._others:
+        if not hello.said.leaving or self._others.get(hello.said) is None:
             return False
-        for (name, run), other in list(self._others.items()):
-            if name == hello.name and other.said.born_ns <= hello.said.born_ns:
-                del self._others[name, run]
+        for other in self._others.runs(hello.name):
+            if other.said.born_ns <= hello.said.born_ns:
+                self._others.remove(other)
         self._changed()
         return True
 
     def unplugged(self, plane: int, *, now_ns: int) -> None:
         """Forget who was heard on a plane whose NIC has no link."""
-        for other in self._others.values():
+        for other in self._others:
             gone = [pair for pair in other.seen if pair[0] == plane]
             for pair in gone:
                 del other.seen[pair]
@@ -406,16 +379,16 @@ class Meeting:
 
     def forget_silent(self, *, now_ns: int) -> None:
         """Forget the hosts, and joined NICs, of which nothing is heard any more."""
-        for key, other in list(self._others.items()):
+        for other in self._others:
             if now_ns - other.heard_ns > FORGET_NS:
-                del self._others[key]
+                self._others.remove(other)
                 self._changed()
                 continue
             silent = [pair for pair, (_a, heard) in other.seen.items() if now_ns - heard > APART_NS]
             for pair in silent if self.whole else ():
                 del other.seen[pair]
                 self._news(other, now_ns)
-        names: Collection[str] = {name for name, _run in self._others}
+        names = {*self._others.names}
         self._refused = {name: why for name, why in self._refused.items() if name in names}
 
 
@@ -443,7 +416,7 @@ def kept(before: Host, after: Host) -> Host:
     )  # fmt: skip
 
 
-def _node(other: _Other, ours: str) -> Node:
+def _node(other: Other, ours: str) -> Node:
     """Return a host as the graph has it; where it hears us is what it has said at any time."""
     said = other.said
     near: set[Joint] = {

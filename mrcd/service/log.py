@@ -70,7 +70,7 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "host.forgotten": "An operator took an admitted host out of the peers.",
         "host.found": "A host that was found is reached in another way than before.",
         "host.listed": "The fabric file lists a host by now that was admitted before.",
-        "host.not_followed": "Ways to hosts that were found could not be taken; the reason is given.",
+        "host.not_followed": "Ways to hosts could not be taken; the reason is given.",
         "host.not_taken": "A peer does not know this host and says why it does not admit it.",
         "host.refused": "A host that knows the secret is not admitted; the reason is given.",
         "interface.changed": "Debug: the kernel told of a change to an interface or route of ours.",

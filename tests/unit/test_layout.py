@@ -108,6 +108,7 @@ PURE = {
     "mrcd.paths.largest",
     "mrcd.paths.states",
     "mrcd.peers.evprobe",
+    "mrcd.peers.heard",
     "mrcd.peers.meeting",
     "mrcd.peers.peer",
     "mrcd.peers.portcheck",

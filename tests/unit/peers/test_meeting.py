@@ -16,6 +16,7 @@ from mrcd.config.config import Config, Peer
 from mrcd.fabric import network
 from mrcd.fabric.hosts import Host
 from mrcd.handshake.hello import HOSTS_MAX, Hello
+from mrcd.peers.heard import KNOWN_MAX
 from mrcd.peers.meeting import (
     APART_NS,
     ASKED_S,
@@ -374,8 +375,24 @@ def test_refusal_is_told_and_ends(members: list[Member]) -> None:
 def test_many_hosts_are_bounded() -> None:
     one = Member("a", "10.9.0.1")
     hello = Member("b", "10.9.0.2").meeting.hello(0)
-    for number in range(10 * HOSTS_MAX):
+    for number in range(KNOWN_MAX + 100):
         said = replace(hello.said, name=f"h{number}", run=str(number))
         one.meeting.hear(0, f"fe80::{number + 1:x}", replace(hello, said=said), now_ns=number)
-    assert one.meeting.count == 2 * HOSTS_MAX
+    assert one.meeting.count == KNOWN_MAX
     assert len(one.meeting.hello(0).said.heard) == HOSTS_MAX
+
+
+def test_what_is_said_again_is_the_same() -> None:
+    """So that it need not be read again; but where it is told to others, it has to go on."""
+    one, other = Member("a", "10.9.0.1"), Member("b", "10.9.0.2")
+    first = one.meeting.hello(0)
+    assert one.meeting.hello(0) == first
+    assert one.meeting.hello(1).said == first.said
+    other.hear(0, address("a", 0), first, 0)
+    one.hear(0, address("b", 0), other.meeting.hello(0), 0)
+    changed = one.meeting.hello(0)
+    assert changed.said.seq > first.said.seq
+    forwarding = Member("c", "10.9.0.3", forward=True).meeting
+    before = forwarding.hello(0).said.seq
+    assert forwarding.hello(1).said.seq == before
+    assert forwarding.hello(0).said.seq > before
