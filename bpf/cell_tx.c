@@ -158,6 +158,8 @@ static __always_inline int cell_out(struct __sk_buff *skb, const struct flow *f,
 	struct route r;
 	void *data, *end;
 
+	if (f->redundant) /* as in spray_out() */
+		flags = MRC_CELL_ACKREQ;
 	id &= 0xffff;
 	if (find_route(qp, f->q, id, &r))
 		return spray_drop(MRC_C_DROP_STATE);
@@ -172,6 +174,8 @@ static __always_inline int cell_out(struct __sk_buff *skb, const struct flow *f,
 	if (c->count > 1)
 		count(MRC_C_TX_CELLS);
 	capture_skb(skb, RECORD_PACKET, path_plane(id), qp, f->q->peer, MRC_C_TX_PACKETS);
+	if (f->redundant)
+		note_sent(skb, qp, psn, id);
 	return to_plane(skb, r.pl);
 }
 
@@ -302,6 +306,8 @@ int mrc_spray(struct __sk_buff *skb)
 	if (f.tell && begins_tcp(skb, &f))
 		return spray_refuse(skb, &f, MRC_C_DROP_UNREACHABLE);
 	f.tell &= !f.tcp;
+	f.redundant = !f.tell && is_redundant(skb, f.h);
+	FORGET(f.redundant, f.seat);
 	FORGET(f.tell, f.seat); /* or the verifier would walk what follows once for each value */
 	FORGET(f.keeps, f.seat);
 	FORGET(f.pays, f.seat);
@@ -312,5 +318,7 @@ int mrc_spray(struct __sk_buff *skb)
 		skb->cb[1] = 0;
 		tails.call(skb, TAIL_UNREACHABLE);
 	}
+	if (f.redundant && verdict == TC_ACT_REDIRECT)
+		tails.call(skb, TAIL_REDUNDANT);
 	return end_spray(skb, &f, verdict);
 }

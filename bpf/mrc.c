@@ -36,6 +36,7 @@
  *   mrc_deliver, mrc_cell --no room, no place--> mrc_refuse
  *   mrc_cell --a SACK is wanted--> mrc_solicit
  *   mrc_spray --nobody, or not heard--> mrc_unreachable
+ *   mrc_spray --by two planes--> mrc_redundant
  *   mrc_beat --needed--> mrc_tick --overdue--> mrc_resend --packets wait--> mrc_drain
  *   mrc_beat --more QPs--> mrc_beat --peers are due--> mrc_judge --more--> mrc_judge
  *   mrc_beat --probes are due--> mrc_idle --more--> mrc_idle
@@ -47,6 +48,7 @@
  *   mrc_solicit solicit.c          a question for a SACK
  *   mrc_refuse  refuse.c           a NACK
  *   mrc_unreachable unreachable.c  an ICMP message to the sender
+ *   mrc_redundant redundant.c      the second sending of a packet, by another plane
  *   mrc_probe   probe.c            one plane to probe
  *   mrc_resend  retransmit.c       one packet that counts as lost
  *   mrc_tick    tick.c             what no arriving packet triggers, for one QP
@@ -94,6 +96,7 @@
 #include "window.h"
 #include "chain.h"
 #include "learn.h"
+#include "redundant.h"
 #include "share.h"
 #include "envelope.h"
 #include "tag.h"
@@ -111,6 +114,7 @@
 #include "expire.c"
 #include "data_tx.c"
 #include "spray.c"
+#include "redundant.c"
 #include "exits.c"
 #include "admit.c"
 #include "survey.c"

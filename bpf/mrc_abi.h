@@ -44,11 +44,14 @@
 #define MRC_FRAMING_MRC 0        /* a packet of MRC each */
 #define MRC_FRAMING_CELL 1       /* cells (mrc_wire.h) */
 
+#define MRC_REDUNDANT_PORTS 16
 struct mrc_host {                /* map host, one entry; written by the daemon */
 	__u32 link_ifindex;      /* deliveries in MRC's framing go out of it */
 	__u32 planes;
 	__u64 plane_mask;        /* bit k: plane k is usable here; daemon */
 	__u64 standby;           /* bit k: plane k is a spare one to every peer, as in .spare of struct mrc_peer */
+	__u64 redundant_dscps;   /* bit d: packets with DSCP d are sent on two planes at once ... */
+	__u16 redundant_ports[MRC_REDUNDANT_PORTS]; /* net: ... and UDP from or to these ports; 0: none */
 	__u32 block;             /* net: the uSID block, 32 bits */
 	__u16 udp_port;          /* net */
 	__u16 control_port;      /* net */
@@ -99,8 +102,9 @@ struct mrc_host {                /* map host, one entry; written by the daemon *
 	__u8 keyed;              /* 1: a key that was not installed is none; 0: it is zero */
 	__u8 inner;              /* 1: only packets from the peer's inner addresses to ours reach mrc0 */
 	__u8 hops_min;           /* the least hop limit with which a daemon's message arrives from within the fabric */
+	__u8 redundant;          /* 1: there is anything in the above */
 	__u8 relays;             /* 1: map relays is not empty */
-	__u8 pad[2];
+	__u8 pad;
 	__u64 survey_key[2];     /* of our own survey probes, which come back to us */
 	__u64 mac1_key[2];       /* of mac1, which shows that who asks for keys knows our public key */
 };
@@ -400,10 +404,11 @@ struct mrc_tx_entry {            /* map tx_entries[qp * window + psn % window] *
 	__u16 len;               /* of the inner packet, bytes; spray */
 	__u16 path;              /* plane << 8 | slot; spray, then lock */
 	__u8 sends;              /* 1: never retransmitted; 255: or more; spray, then lock */
-	__u8 rule;               /* counter of the rule that last retransmitted it, 0: none, MRC_RULE_REFUSED; spray, then lock */
-	__u16 was;               /* path of the first transmission, once it was repeated; lock */
+	__u8 rule;               /* counter of the rule that last retransmitted it, 0: none, MRC_RULE_...; spray, then lock; sack_rx: racy */
+	__u16 was;               /* path of the first transmission, once it was repeated; lock. MRC_RULE_REDUNDANT: the second one; spray */
 };
 
+#define MRC_RULE_REDUNDANT 254   /* in .rule: sent on two planes at once, and not again */
 #define MRC_RULE_REFUSED 255     /* in .rule: the receiver had no room; .sent_ns is when it said so */
 
 struct mrc_rx_entry {            /* map rx_entries[qp * window / 2 + psn % (window / 2)] */
@@ -587,7 +592,8 @@ struct mrc_survey {              /* map survey, one entry */
 #define TAIL_BEAT 11
 #define TAIL_JUDGE 12
 #define TAIL_IDLE 13
-#define TAIL_COUNT 14
+#define TAIL_REDUNDANT 14
+#define TAIL_COUNT 15
 
 /*
  * Numbers that stand in instructions for what only the loader knows (PATCHED of bpf/bits.h,
@@ -733,6 +739,7 @@ struct mrc_counter_name {        /* map counter_names[counter]; daemon */
 #define MRC_C_DROP_NOT_OURS 123  /* dropped: from an address that is none of this host's, which the peer would drop */
 #define MRC_C_RELAYED 124        /* packets of two other hosts that were handed on from one plane to another */
 #define MRC_C_DROP_RELAY 125     /* dropped: to be handed on to a plane that is not there, or after too many hops */
-#define MRC_C_COUNT 126
+#define MRC_C_TX_REDUNDANT 126   /* packets sent on two planes at once */
+#define MRC_C_COUNT 127
 
 #endif

@@ -12,6 +12,26 @@
 #define ABSURD_SACKS 16          /* SACKs in a row that mean that the QP is out of step ... */
 #define OUT_OF_STEP_NS 1000000000ull /* ... if nothing was acknowledged for this time */
 
+/* What was sent at `sent` has arrived by a path: `whole`, and not only a part of a cell. */
+static __always_inline void credit_path(struct mrc_tx *tx, struct mrc_balance *b,
+					struct mrc_path *path, u32 id, u64 sent, u32 len, u32 whole)
+{
+	u32 plane = path_plane(id);
+
+	tx->live[plane] = path_slot(id) + 1;
+	if (sent > path->delivered_ns)
+		path->delivered_ns = sent;
+	plane_heard(tx, plane, sent);
+	path_heard(path, len);
+	if (!whole)
+		return;
+	b->acked[plane]++;
+	tx->acked[plane]++;
+	path->loss_ppm -= path->loss_ppm >> 8;
+	tx->loss_ppm -= tx->loss_ppm >> 8;
+	__sync_fetch_and_add(&path->acked, 1);
+}
+
 /* One transmission of the packet that caused a SACK. */
 struct trigger {
 	u64 sent;                /* when it was sent; 0: which transmission it was is not known */
@@ -30,7 +50,7 @@ static __always_inline u32 acked(u32 qp, u32 psn, const struct mrc_tx_entry *ent
 				  u32 whole, u32 sure, struct mrc_tx *tx, struct mrc_balance *b,
 				  u64 *latest)
 {
-	u32 plane, bytes = packets * entry->len;
+	u32 bytes = packets * entry->len;
 	const struct mrc_tx_entry *end;
 	struct mrc_path *path;
 
@@ -48,22 +68,11 @@ static __always_inline u32 acked(u32 qp, u32 psn, const struct mrc_tx_entry *ent
 		return bytes;
 	if (entry->sent_ns > *latest)
 		*latest = entry->sent_ns;
+	if (entry->rule == MRC_RULE_REDUNDANT) /* nor is known by which plane: learn_twin() tells */
+		return bytes;
 	path = path_get(qp, entry->path);
-	if (!path)
-		return bytes;
-	plane = path_plane(entry->path);
-	tx->live[plane] = path_slot(entry->path) + 1;
-	if (entry->sent_ns > path->delivered_ns)
-		path->delivered_ns = entry->sent_ns;
-	plane_heard(tx, plane, entry->sent_ns);
-	path_heard(path, entry->len);
-	if (!whole)
-		return bytes;
-	b->acked[plane]++;
-	tx->acked[plane]++;
-	path->loss_ppm -= path->loss_ppm >> 8;
-	tx->loss_ppm -= tx->loss_ppm >> 8;
-	__sync_fetch_and_add(&path->acked, 1);
+	if (path)
+		credit_path(tx, b, path, entry->path, entry->sent_ns, entry->len, whole);
 	return bytes;
 }
 
@@ -222,6 +231,35 @@ static __always_inline u32 sent_twice(const struct mrc_tx_entry *entry, const st
 	return entry->sends > 1 && now - entry->sent_ns < h->hole_timeout_ns;
 }
 
+/*
+ * By which plane did a packet come that was sent by two at once? The EV tells, and that path is
+ * credited. One that came second, `needless`, is the last to tell. Returns 1 if it is known.
+ */
+static __always_inline u32 learn_twin(u32 qp, struct mrc_tx_entry *entry, struct sack_in *s,
+				      struct mrc_tx *tx, struct mrc_balance *b,
+				      const struct mrc_host *h, struct trigger *t, u64 now)
+{
+	u32 second = s->needless;
+	struct mrc_path *path;
+
+	s->needless = 0;
+	if (s->delayed || s->solicited || now - entry->sent_ns >= h->hole_timeout_ns)
+		return 0;
+	t->sent = entry->sent_ns;
+	t->id = entry->was;
+	path = path_get(qp, t->id);
+	if (!path || path->ev != s->ev) {
+		t->id = entry->path;
+		path = path_get(qp, t->id);
+	}
+	if (!path || path->ev != s->ev)
+		return 0;
+	credit_path(tx, b, path, t->id, t->sent, entry->len, 1);
+	if (second)
+		entry->rule = 0;
+	return 1;
+}
+
 /* Is a packet on its way, as far as is known? */
 static __always_inline u32 is_outstanding(const struct mrc_tx *tx, const struct sack_in *s, u32 psn)
 {
@@ -236,16 +274,22 @@ static __always_inline void learn_trigger(u32 qp, u32 cell, struct sack_in *s,
 {
 	struct mrc_tx_entry *entry = tx_entry_get(qp, s->trigger);
 	struct mrc_path *path;
+	u32 twin;
 
 	t->sure = s->una - 1;
 	t->cleared = MRC_NO_PATH;
 	if (!entry || (s32)(s->next - s->trigger) <= 0 || entry->psn != s->trigger)
 		return;
-	if (s->needless && !sent_twice(entry, h, now)) {
+	twin = entry->rule == MRC_RULE_REDUNDANT;
+	if (twin) {
+		if (!learn_twin(qp, entry, s, tx, b, h, t, now))
+			return;
+	} else if (s->needless && !sent_twice(entry, h, now)) {
 		s->needless = 0;
 		return;
+	} else {
+		find_transmission(entry, s, cell, t);
 	}
-	find_transmission(entry, s, cell, t);
 	path = path_get(qp, t->id);
 	if (s->needless) {
 		out->rule = entry->rule;
@@ -260,7 +304,7 @@ static __always_inline void learn_trigger(u32 qp, u32 cell, struct sack_in *s,
 		count(MRC_C_ECHO_RX);
 	}
 	if (path && t->sent && !s->delayed && !s->solicited &&
-	    (s->needless || is_outstanding(tx, s, s->trigger)))
+	    (s->needless || twin || is_outstanding(tx, s, s->trigger)))
 		time_trigger(entry, path, b, h, t, out, now);
 	/* It teaches once, however often it is repeated. */
 	if (s->needless && !is_outstanding(tx, s, s->trigger))
@@ -360,11 +404,15 @@ static __always_inline u32 trial_answered(u32 qp, const struct sack_in *s, struc
 					  struct mrc_balance *b, u64 now)
 {
 	u32 plane = ev_plane(s->ev) & (MRC_MAX_PLANES - 1), id;
+	const struct mrc_tx_entry *entry;
 	struct path_move move = {};
 	struct mrc_path *path;
 
 	if (tx->trial_psn[plane] != s->trigger)
 		return 0;
+	entry = tx_entry_get(qp, s->trigger);
+	if (entry && entry->psn == s->trigger && entry->rule == MRC_RULE_REDUNDANT)
+		return 0;        /* its second sending */
 	id = tx->trial_path[plane] & PATH_ID_MASK;
 	path = path_get(qp, id);
 	if (!path || path->ev != s->ev || !path->trial_len || path->probe_seen == path->probe_id)
@@ -429,6 +477,9 @@ static __always_inline void on_sack(struct __sk_buff *skb, u32 qp, u32 cell, str
 	out->base = s.base;
 	out->next = s.next;
 	learn_trigger(qp, cell, &s, tx, b, h, &t, out, now);
+	FORGET(s.needless, now); /* or what follows would be walked for each kind of SACK */
+	FORGET(t.sure, now);
+	FORGET(t.cleared, now);
 	time_question(qp, &s, tx, b, h, out, now);
 	if (s.needless)
 		count(MRC_C_RTX_NEEDLESS);

@@ -318,6 +318,14 @@ static __always_inline int to_plane(struct __sk_buff *skb, const struct mrc_plan
 	return bpf_redirect(pl->ifindex, 0);
 }
 
+/* Note for mrc_redundant what is sent. */
+static __always_inline void note_sent(struct __sk_buff *skb, u32 qp, u32 psn, u32 id)
+{
+	skb->cb[1] = qp;
+	skb->cb[2] = psn;
+	skb->cb[3] = id;
+}
+
 /* Turn the packet into an MRC one and send it. If that fails, it is found missing and sent again. */
 static __always_inline int spray_out(struct __sk_buff *skb, const struct flow *f, u32 qp, u32 psn,
 				     u32 id, u64 len, u64 now)
@@ -326,6 +334,8 @@ static __always_inline int spray_out(struct __sk_buff *skb, const struct flow *f
 	u32 aux = id & (PATH_SLOW | PATH_LAST) ? MRC_BTH_ACKREQ : 0;
 	struct route r;
 
+	if (f->redundant) /* the EV of each SACK tells which of the two has arrived */
+		aux = MRC_BTH_ACKREQ;
 	id &= 0xffff;
 	if (find_route(qp, f->q, id, &r))
 		return spray_drop(MRC_C_DROP_STATE);
@@ -336,6 +346,8 @@ static __always_inline int spray_out(struct __sk_buff *skb, const struct flow *f
 	count(MRC_C_TX_PACKETS);
 	count_by(MRC_C_TX_BYTES, len);
 	capture_skb(skb, RECORD_PACKET, path_plane(id), qp, f->q->peer, MRC_C_TX_PACKETS);
+	if (f->redundant)
+		note_sent(skb, qp, psn, id);
 	return to_plane(skb, r.pl);
 }
 

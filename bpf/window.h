@@ -54,6 +54,7 @@ struct flow {
 	u32 tell;                /* 1: its copy is kept, and its sender told that the peer is not heard */
 	u64 bit;                 /* by its hash, in tx->cut_flows and tx->extra_flows */
 	u64 seat;                /* the same in tx->flows: flows of one seat have the same QP by their hash */
+	u32 redundant;           /* 1: it is sent on two planes at once, if two serve */
 };
 
 /* Has the flow packets in this QP that are not acknowledged yet, or are being cut? */

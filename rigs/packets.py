@@ -440,12 +440,17 @@ class Far:
         port = WIRE.MRC_UDP_PORT_DEFAULT
         return self._around(self.us, self.peer, usids, ev, traffic_class, port, 64)
 
-    def our_data(self, psn: int, payload: bytes, ev: int, sent: int, *, rtx: bool = False) -> bytes:
+    def our_data(
+        self, psn: int, payload: bytes, ev: int, sent: int, *,
+        rtx: bool = False, ackreq: bool = False,
+    ) -> bytes:  # fmt: skip
         """Return the frame in which `payload` should leave, stamped `sent`."""
         plane = usid.ev_plane(ev)
         packet = Data(
             self.our_envelope(ev, WIRE.MRC_ECN_ECT0),
-            Bth(WIRE.MRC_OP_WRITE_ONLY, REMOTE_QPN, psn & 0xFFFFFF, rtx=rtx, ts=True),
+            Bth(
+                WIRE.MRC_OP_WRITE_ONLY, REMOTE_QPN, psn & 0xFFFFFF, rtx=rtx, ackreq=ackreq, ts=True
+            ),
             Write(msn=psn & 0xFFFF, length=len(payload), timestamp=stamp(sent)),
             payload,
         )

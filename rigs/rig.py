@@ -30,6 +30,7 @@ from mrcd.datapath import bytecode, loader, view
 from mrcd.datapath.bytecode import Bytecode
 from mrcd.datapath.clock import CARRIER
 from mrcd.datapath.datapath import Datapath
+from mrcd.datapath.host import redundant
 from mrcd.datapath.qptable import QpTable, evs_per_plane
 from mrcd.datapath.view import PathView, QpView
 from mrcd.fabric import description, network, underlay, usid
@@ -459,7 +460,7 @@ class Rig:
             link_ifindex=self.ifindex["mrc0p"],
             planes=PLANES,
             plane_mask=(1 << PLANES) - 1,
-            standby=0,
+            **{"standby": 0, **redundant(())},
             block=int.from_bytes(fabric.block.network_address.packed[:4], "little"),
             udp_port=socket.htons(self.config.transport.udp_port),
             control_port=socket.htons(self.config.transport.control_port),

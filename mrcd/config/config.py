@@ -25,6 +25,7 @@ from ipaddress import (
 from pathlib import Path
 
 from mrcd.config import network as without_fabric
+from mrcd.config import redundant
 from mrcd.config.key import read
 from mrcd.config.network import Nic
 from mrcd.config.overlap import Claim, Prefix, overlaps
@@ -59,12 +60,14 @@ class ConfigError(Exception):
 class Mrc0:
     """The virtual interface that applications use.
 
-    routed: prefixes behind this host, to which it forwards what peers send.
+    routed: prefixes behind this host, to which it forwards what peers send. redundant: the packets
+    that are sent on two planes at once (mrcd/config/redundant.py).
     """
 
     name: str
     addresses: tuple[Interface, ...]
     routed: tuple[Prefix, ...] = ()
+    redundant: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,15 +337,26 @@ def _mrc0(table: Table, host: Host | None, fabric: Fabric | None, transport: Tra
     routed = _prefixes(table, "routed", reserved)
     if routed is None:
         routed = host.routed if host is not None else ()
+    twice = _redundant(table)
     table.finish()
     if given is None and fabric is not None and not fabric.described:
         wrong = 'is missing; without a fabric file, write addresses = ["10.99.0.1/24"]'
         table.problem("addresses", [], wrong)
     elif given is None and host is not None:
-        return Mrc0(name, host.addresses, routed)
+        return Mrc0(name, host.addresses, routed, twice)
     if given == []:
         table.problem("addresses", given, "is empty; give an address or leave the key out")
-    return Mrc0(name, tuple(addresses), routed)
+    return Mrc0(name, tuple(addresses), routed, twice)
+
+
+def _redundant(table: Table) -> tuple[str, ...]:
+    given = table.strings("redundant") or []
+    if len(given) > redundant.MOST:
+        table.problem("redundant", given, f"has more than {redundant.MOST} entries")
+    for place, text in enumerate(given):
+        if wrong := redundant.wrong(text, given[:place]):
+            table.problem("redundant", text, wrong)
+    return tuple(given)
 
 
 def _interfaces(table: Table, fabric: Fabric | None, mrc0_name: str) -> tuple[str, ...]:

@@ -69,6 +69,7 @@ def _differences(old: Config, new: Config) -> Iterator[ConfigChange]:
     yield from plain("mrc0.name", old.mrc0.name, new.mrc0.name, "restart")
     yield from plain("mrc0.addresses", old.mrc0.addresses, new.mrc0.addresses, "live")
     yield from plain("mrc0.routed", old.mrc0.routed, new.mrc0.routed, "live")
+    yield from plain("mrc0.redundant", old.mrc0.redundant, new.mrc0.redundant, "live")
     yield from plain("planes.interfaces", old.interfaces, new.interfaces, "restart")
     yield from plain("planes.standby", _standby(old), _standby(new), "live")
     for plane, (one, other) in enumerate(zip(old.nics, new.nics, strict=False)):

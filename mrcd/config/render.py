@@ -95,6 +95,8 @@ def _mrc0(config: Config) -> dict[str, Any]:
         table["addresses"] = list(map(str, config.mrc0.addresses))
     if config.mrc0.routed != config.host.routed:
         table["routed"] = list(map(str, config.mrc0.routed))
+    if config.mrc0.redundant:
+        table["redundant"] = list(config.mrc0.redundant)
     return table
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Sequence
 from socket import htons
 
+from mrcd.config import redundant as kinds
 from mrcd.config.config import Config
 from mrcd.datapath import tuning
 from mrcd.datapath.datapath import Datapath
@@ -42,6 +44,16 @@ def congestion(config: Config, mbps: int) -> dict[str, int]:
     if wanted == "off" or (wanted == "auto" and not mbps):
         target_ns = 0
     return {"cc_target_ns": target_ns, "cc_rate": len(config.serving) * known * 125}
+
+
+def redundant(named: Sequence[str]) -> dict[str, int | tuple[int, ...]]:
+    """Return the members that say which packets are sent on two planes at once."""
+    ports, dscps = kinds.split(named)
+    return {
+        "redundant": int(bool(named)),
+        "redundant_dscps": sum(1 << dscp for dscp in dscps),
+        "redundant_ports": tuple(map(htons, ports + [0] * (kinds.MOST - len(ports)))),
+    }
 
 
 def pace(config: Config, qps: int) -> dict[str, int]:
@@ -96,6 +108,7 @@ def write(
         qps=max(1, datapath.sizes.qps),
         plane_mask=planes,
         standby=config.standby,
+        **redundant(config.mrc0.redundant),
         block=int.from_bytes(fabric.block.network_address.packed[:4], "little"),
         udp_port=htons(transport.udp_port),
         control_port=htons(transport.control_port),

@@ -89,6 +89,7 @@ MEANINGLESS: Final = (
     "MRC_COUNTERS_",
     "MRC_CELL_BYTES",  # these are lengths of arrays, and so in the structs
     "MRC_INDICES",
+    "MRC_REDUNDANT_PORTS",
     "MRC_PIECE_ROOM",
     "MRC_HEAD_MAX",
     "MRC_RTT_BUCKETS",

@@ -86,6 +86,7 @@ PROGRAMS = (
     "mrc_solicit",
     "mrc_release",
     "mrc_refuse",
+    "mrc_redundant",
     "mrc_unreachable",
     "mrc_learn",
     "mrc_probe",

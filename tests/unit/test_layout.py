@@ -90,6 +90,7 @@ PURE = {
     "mrcd.config.key",
     "mrcd.config.network",
     "mrcd.config.overlap",
+    "mrcd.config.redundant",
     "mrcd.config.reserved",
     "mrcd.config.sections",
     "mrcd.config.table",

@@ -332,6 +332,25 @@ PEER2 = MINIMAL + '[[peer]]\nname = "h2"\n'
             "planes.interfaces: 4: is neither a pattern nor a list of interface names",
         ),
         (
+            MRC0 + 'redundant = ["tcp/80"]',
+            'mrc0.redundant: "tcp/80": is no kind of packets; write one like "udp/5000", a port of '
+            'UDP, or "dscp/46"',
+        ),
+        (MRC0 + 'redundant = ["udp/0"]', 'mrc0.redundant: "udp/0": is no port of UDP: 1 to 65535'),
+        (
+            MRC0 + 'redundant = ["udp/65536"]',
+            'mrc0.redundant: "udp/65536": is no port of UDP: 1 to 65535',
+        ),
+        (
+            MRC0 + 'redundant = ["dscp/0"]',
+            'mrc0.redundant: "dscp/0": is no DSCP that sets packets apart: 1 to 63',
+        ),
+        (MRC0 + 'redundant = ["udp/7", "udp/7"]', 'mrc0.redundant: "udp/7": appears twice'),
+        (
+            MRC0 + f"redundant = {[f'udp/{port}' for port in range(1, 18)]}",
+            f"mrc0.redundant: {[f'udp/{port}' for port in range(1, 18)]}: has more than 16 entries",
+        ),
+        (
             PLANES + 'standby = ["eth9"]',
             'planes.standby: "eth9": is no plane\'s interface; '
             "known: plane0, plane1, plane2, plane3",

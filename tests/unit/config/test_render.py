@@ -99,6 +99,7 @@ def again(one: Config) -> Config:
     listen=st.sampled_from(["", "127.0.0.1:9469", "[::1]:1"]),
     on_stop=st.sampled_from(["keep", "drain", "detach"]),
     standby=st.sampled_from([0, 0b001, 0b110]),
+    redundant=st.sampled_from([(), ("udp/5000", "dscp/46")]),
 )
 def test_text_loads_to_an_equal_configuration(
     transport: Transport,
@@ -111,6 +112,7 @@ def test_text_loads_to_an_equal_configuration(
     listen: str,
     on_stop: str,
     standby: int,
+    redundant: tuple[str, ...],
 ) -> None:
     if mrc0 in interfaces:
         return
@@ -125,7 +127,7 @@ def test_text_loads_to_an_equal_configuration(
             "standby": standby,
         }
         given = one.host.addresses if addresses is None else tuple(map(ip_interface, addresses))
-        changes["mrc0"] = config.Mrc0(mrc0, given, tuple(map(ip_network, routed)))
+        changes["mrc0"] = config.Mrc0(mrc0, given, tuple(map(ip_network, routed)), redundant)
         if peers is not None:
             chosen = [peer for each in peers for peer in one.peers if peer.name == each]
             if allowed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from socket import htons
 
 import pytest
 
@@ -40,6 +41,15 @@ def test_congestion(tmp_path: Path, control: str, mbps: int, target_ns: int, rat
     found = host.congestion(a_config(tmp_path, control), mbps)
     assert found == {"cc_target_ns": target_ns, "cc_rate": rate}
     assert target_ns in (0, tuning.CC_TARGET_NS) or mbps == 50
+
+
+def test_redundant() -> None:
+    found = host.redundant(("udp/5000", "dscp/46", "udp/1"))
+    assert (found["redundant"], found["redundant_dscps"]) == (1, 1 << 46)
+    assert found["redundant_ports"] == (htons(5000), htons(1), *(0,) * 14)
+    assert host.redundant(()) == {
+        "redundant": 0, "redundant_dscps": 0, "redundant_ports": (0,) * 16
+    }  # fmt: skip
 
 
 def test_standby_planes_do_not_count(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ def test_struct__that_no_map_holds_is_not_in_the_key() -> None:
         ("BPF_PERCPU_ARRAY(counters, u64,", "BPF_PERCPU_ARRAY(counters, u32,"),
         ("BPF_PERCPU_ARRAY(counters, u64,", "BPF_ARRAY(counters, u64,"),
         ("#define MRC_COUNTERS_ROOM 256", "#define MRC_COUNTERS_ROOM 512"),
-        ("#define TAIL_COUNT 14", "#define TAIL_COUNT 15"),
+        ("#define TAIL_COUNT 15", "#define TAIL_COUNT 16"),
         ("#define CHAIN_COUNT 2", "#define CHAIN_COUNT 3"),
         ("#define RESEND_MAX 16", "#define RESEND_MAX 32"),
         ("active, CFG_ACTIVE_WORDS, BPF_F_MMAPABLE", "active, CFG_ACTIVE_WORDS, 0"),
