@@ -8,7 +8,9 @@ A key is 32 bytes, written in base64 as WireGuard writes it. There are two profi
 * The simple profile: all hosts have one secret. Each host's private key follows from the secret and
   the host's name, so the peers' public keys need not be listed. A stolen host can speak for all.
 
-A pre-shared key may be added to the first profile; in the second it follows from the secret.
+A pre-shared key may be added to the first profile; in the second it follows from the secret. A host
+that was invited (invitation.py) has a private key of its own, and knows the pre-shared key of the
+second profile, but not the secret.
 """
 
 from __future__ import annotations
@@ -109,23 +111,41 @@ def public_key(private: Secret) -> bytes:
 
 def host_key(secret: Secret, host: str) -> Secret:
     """Return a host's private key in the simple profile: HKDF of the secret and the name."""
-    return private_key(_derive(secret, _HOST + host.encode()))
+    return private_key(derive(secret, _HOST + host.encode()))
 
 
 def shared_psk(secret: Secret) -> Secret:
     """Return the pre-shared key of the simple profile."""
-    return Secret(_derive(secret, _PSK))
+    return Secret(derive(secret, _PSK))
 
 
-def _derive(secret: Secret, info: bytes) -> bytes:
-    """Return HKDF (RFC 5869) with HMAC-BLAKE2s: 32 bytes."""
+def derive(secret: Secret, info: bytes) -> bytes:
+    """Return 32 bytes that follow from a secret: HKDF (RFC 5869) with HMAC-BLAKE2s."""
     extracted = hmac.digest(_PROFILE, secret.reveal(), "blake2s")
     return hmac.digest(extracted, info + b"\x01", "blake2s")
 
 
 @dataclass(frozen=True, slots=True)
+class Member:
+    """By what a host speaks among hosts that find each other (voice.py).
+
+    `signer` is the seed of the key that signs its Hellos, `certificate` its certificate, and
+    `authority` the public key by which it checks those of others. `hello_key` tags Hellos.
+    """
+
+    signer: Secret
+    certificate: bytes
+    authority: bytes
+    hello_key: Secret
+
+
+@dataclass(frozen=True, slots=True)
 class Keyring:
-    """This host's keys, and the public keys of its peers by name."""
+    """This host's keys, and the public keys of its peers by name.
+
+    invited: it is a host that has an invitation, which is the text `invitation` if it is still
+    there. `member` is None until it has a certificate.
+    """
 
     private: Secret
     public: bytes
@@ -133,10 +153,19 @@ class Keyring:
     peers: Mapping[str, bytes]
     simple: bool  # whether all of them follow from one secret
     secret: Secret | None = None  # that one
+    invited: bool = False
+    invitation: Secret | None = None
+    member: Member | None = None
 
-    def with_peer(self, name: str) -> Keyring:
-        """Return the ring with one more peer, whose key follows from the secret."""
-        return replace(self, peers={**self.peers, name: self.derived(name)})
+    @property
+    def admits(self) -> bool:
+        """Whether the keys of hosts that no file lists can be known."""
+        return self.secret is not None or self.member is not None
+
+    def with_peer(self, name: str, public_key: str = "") -> Keyring:
+        """Return the ring with one more peer; without a key its key follows from the secret."""
+        key = decode_key(public_key) if public_key else self.derived(name)
+        return replace(self, peers={**self.peers, name: key})
 
     def derived(self, name: str) -> bytes:
         """Return the public key that a host of this name has; only in the simple profile."""
@@ -147,6 +176,19 @@ class Keyring:
 def own_keys(private: Secret, peers: Mapping[str, bytes], psk: Secret = NO_PSK) -> Keyring:
     """Return the key ring of a host with a private key of its own."""
     return Keyring(private, public_key(private), psk, dict(peers), simple=False)
+
+
+def invited_keys(
+    private: Secret,
+    invitation: Secret | None = None,
+    psk: Secret = NO_PSK,
+    member: Member | None = None,
+) -> Keyring:
+    """Return the key ring of a host that was invited; without a `member`, of one that asks."""
+    public = public_key(private)
+    return Keyring(
+        private, public, psk, {}, simple=False, invited=True, invitation=invitation, member=member
+    )
 
 
 def simple_keys(secret: Secret, host: str, peers: Iterable[str]) -> Keyring:
