@@ -34,6 +34,10 @@ SUBCOMMANDS: Mapping[str, tuple[str, str]] = {
         "Show the links and switches of the fabric that lose or delay packets.",
     ),
     "quick": ("cli.quick.command", "Connect the hosts of a network without writing any file."),
+    "invite": (
+        "cli.host.invite",
+        "Print an invitation, by which one host called NAME can join without the secret.",
+    ),
     "key": ("cli.host.key", "Make keys, show public ones, and renew the keys of packets."),
     "config": (
         "cli.host.config",

@@ -21,6 +21,7 @@ SCHEMA_VERSION = 1
 DaemonState = Literal["starting", "ok", "degraded", "stopping"]
 PeerState = Literal["connecting", "established", "silent"]
 PathState = Literal["GOOD", "SKIP", "ASSUMED_BAD", "DENIED"]
+KnownBy = Literal["secret", "invitation", "file", "nothing"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 PathRole = Literal["active", "backup"]
 QpState = Literal["RESET", "INIT", "RTR", "RTS", "ERROR"]
@@ -117,6 +118,8 @@ class Status:
     warnings: list[str] = field(default_factory=list)
     peers_admitted: int = 0  # peers that no file lists
     log_level: LogLevel = "info"  # events from this level on are logged
+    known_by: KnownBy = "nothing"  # by what peers know this host's key, as in PeerInfo
+    revoked: list[str] = field(default_factory=list)  # names of hosts that were revoked
     schema_version: int = SCHEMA_VERSION
 
 
@@ -144,6 +147,10 @@ class PeerInfo:
     key_age_s: float | None = None  # time since keys were last agreed; None: there are none
     key_epoch: int | None = None  # number of the keys that packets are sent under; None: insecure
     admitted: bool = False  # no file lists it; it was taken as a peer because it knows the secret
+    # By what its key is known: the secret that all have, the certificate of a host that was
+    # invited, or a file; "nothing": insecure.
+    known_by: KnownBy = "nothing"
+    certificate: str | None = None  # serial number of that certificate
     endpoints: list[str] | None = None  # its addresses by plane; None: they follow from the fabric
     next_hops: list[str | None] | None = None  # MAC address by plane; one is None until it is known
     followed: list[str] | None = None  # prefixes behind it by others' routes over mrc0; None: none
@@ -601,6 +608,34 @@ class ForgetReply(TypedDict):
 
     schema_version: int
     peer: str
+
+
+class InviteReply(TypedDict):
+    """Reply of Invite: the invitation, which is a secret, for whom, and its end (Unix time).
+
+    known_by: how a host of this name is known now, whose key will not count any more once the
+    invitation is used; None: no such host is.
+    """
+
+    schema_version: int
+    invitation: str
+    host: str
+    end_s: int
+    known_by: KnownBy | None
+
+
+class RevokeReply(TypedDict):
+    """Reply of RevokePeer: the host that is out.
+
+    known_by: how it was known, None if it was not. withdrawn: open invitations that were withdrawn.
+    secret_known: it may know the secret, and can come back by another name until that is changed.
+    """
+
+    schema_version: int
+    peer: str
+    known_by: KnownBy | None
+    withdrawn: int
+    secret_known: bool
 
 
 class ConnectionsReply(TypedDict):

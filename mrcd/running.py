@@ -27,11 +27,16 @@ from mrcd.engine.start import Start
 from mrcd.fabric import network
 from mrcd.fabric.cabling import Handed
 from mrcd.fabric.hosts import Host
+from mrcd.handshake import revocation
+from mrcd.handshake.certificate import Certificate
+from mrcd.handshake.identity import encode_key
+from mrcd.handshake.invitation import Invitation
 from mrcd.linux.netlink import Netlink
 from mrcd.model import ConfigChanges
 from mrcd.peers.admitted import Admitted
 from mrcd.peers.discovering import Discovering
 from mrcd.peers.meeting import Met, kept
+from mrcd.peers.trust import Revoked, Ties, Trust
 from mrcd.service.log import get_logger
 from mrcd.service.tasks import Tasks
 
@@ -52,6 +57,7 @@ class Candidate:
     host: Host
     frame: int
     refuse: Callable[[str], None]
+    certificate: Certificate | None = None
 
 
 class Running:
@@ -99,7 +105,19 @@ class Running:
         self._ways: dict[str, Met] = {}  # to be gone by from now on ...
         self._handed: tuple[Handed, ...] = ()  # ... and what is handed on for others
         self._following = False
-        self.discovering = Discovering(self._in_force, self._met, self._left, self._found)
+        ties = Ties(
+            certificates=lambda: self.admitted.certificates,
+            send=self._send,
+            peers=lambda: self.engine.peers.established,
+            changed=lambda: self._tasks.spawn(self._take_own_keys()),
+            out=lambda names: self._tasks.spawn(self._cut(names)),
+            hurry=lambda: self.discovering.begin(),
+            refused=self.admitted.refuse,
+        )
+        self.trust = Trust(state_dir, lambda: self.config, ties)
+        self.discovering = Discovering(
+            self._in_force, self._met, self._left, self._found, self.trust
+        )
 
     def _in_force(self) -> Config:
         """Return the configuration with the addresses that are known now."""
@@ -112,6 +130,9 @@ class Running:
         """Start the first engine. Raise what prevents it, with everything new removed again."""
         self._nl = nl
         self.admitted.load()
+        self.trust.load(self.config)
+        self.config = self.trust.completed(self.config)
+        self.admitted.drop(self.trust.outsiders([host.name for host in self.admitted.hosts]))
         self.config = self._settled(self.config)
         await self._start_engine()
         self.discovering.start()
@@ -135,6 +156,7 @@ class Running:
             if start.made:
                 await self._take_down()
             raise
+        self.engine.peers.on_message(revocation.MAGIC, self.trust.receive)
 
     def stop(self) -> None:
         """Make `serve` return soon."""
@@ -303,7 +325,8 @@ class Running:
 
     def _joined(self, config: Config) -> Joined:
         """Return a configuration with the hosts that are admitted now."""
-        return admission.joined(admission.without_admitted(config), self.admitted.hosts)
+        files = self.trust.completed(admission.without_admitted(config))
+        return admission.joined(files, self.admitted.hosts)
 
     def _settled(self, files: Config) -> Config:
         """Return what the files say with the admitted hosts; forget those that they replace."""
@@ -317,7 +340,10 @@ class Running:
 
     def introduced(self, host: Host, frame: int, refuse: Callable[[str], None]) -> None:
         """Take a host that knows the secret as a peer, soon, or refuse it."""
-        candidate = Candidate(host, frame, refuse)
+        self._propose(Candidate(host, frame, refuse))
+
+    def _propose(self, candidate: Candidate) -> None:
+        host = candidate.host
         if self._refused(candidate, self.config) or host.name in self._candidates:
             return
         if not self.admitted.may(now_ns=time.monotonic_ns()):
@@ -342,7 +368,9 @@ class Running:
             self.discovering.meeting.refuse(met.name, why)
 
         if met.ready:
-            self.introduced(host, 0, refuse)
+            shown = self.trust.certificate_of(met.name)
+            if shown is not None:
+                self._propose(self._known_by(shown, Candidate(host, 0, refuse)))
         elif (why := admission.why_not(self.config, host, 0)) is not None:
             refuse(why)
 
@@ -378,6 +406,14 @@ class Running:
             log.warning("host.not_followed", error=str(error))
         finally:
             self._following = False
+
+    def _known_by(self, shown: Certificate, candidate: Candidate) -> Candidate:
+        """Return a candidate with its key, unless that follows from a secret which we know."""
+        ring = self.config.keyring
+        if shown.how == "secret" and ring is not None and ring.secret is not None:
+            return candidate
+        host = replace(candidate.host, public_key=encode_key(shown.exchange))
+        return replace(candidate, host=host, certificate=shown)
 
     def _left(self, name: str) -> None:
         if name in self.config.admitted:
@@ -430,7 +466,9 @@ class Running:
     async def _admit_all(self, waiting: list[Candidate]) -> None:
         wanted, taken = self.config, []
         for each in waiting:
-            if self._refused(each, wanted):
+            if wanted.keys.discover and each.host.name in wanted.by_name:
+                continue  # it was found again while it was being added
+            if self._refused(each, wanted) or self._is_out(each.certificate):
                 continue
             more = admission.with_host(wanted, each.host)
             if needs_restart(self._diff(more)) and not wanted.keys.discover:
@@ -446,7 +484,8 @@ class Running:
             for each in taken:
                 self._refuse(each, f"it could not be added: {error}")
             return
-        self.admitted.add(each.host for each in taken)
+        shown = {e.host.name: e.certificate.statement for e in taken if e.certificate is not None}
+        self.admitted.add((each.host for each in taken), shown)
         for each in taken:
             host = each.host
             addresses = " ".join(map(str, host.addresses))
@@ -469,6 +508,42 @@ class Running:
         while True:
             await asyncio.sleep(SAVE_AGAIN_S)
             self.admitted.save_again()
+            self.trust.save_again()
+
+    # ---- invitations and revocations
+
+    def invite(self, name: str, hours: float) -> Invitation:
+        """Make an invitation for a host. CannotApply, with the reason, if that cannot be."""
+        return self.trust.invite(name, hours)
+
+    async def revoke(self, name: str, *, force: bool) -> Revoked:
+        """Revoke a host, here and on all others. CannotApply, with the reason, if not."""
+        done = self.trust.revoke(name, force=force)
+        await self._cut([name])
+        return done
+
+    def _send(self, peer: str, message: bytes) -> None:
+        if self.restarting:
+            return
+        for plane in self.engine.peers.usable_planes(peer):
+            self.engine.peers.send(peer, plane, message)
+
+    def _is_out(self, certificate: Certificate | None) -> bool:
+        return certificate is not None and self.trust.revocations.of(certificate) is not None
+
+    async def _cut(self, names: list[str]) -> None:
+        """End the sessions of hosts that were revoked."""
+        async with self._changing:
+            gone = self.trust.outsiders(names)
+            if {*gone} & {*self.config.admitted}:
+                await self._change(admission.without(self.config, gone))
+            self.admitted.drop(gone)
+
+    async def _take_own_keys(self) -> None:
+        """Use the keys that this host has got for its invitation."""
+        async with self._changing:
+            await self._change(self._joined(self.config).config)
+        self.discovering.begin()
 
 
 def _found_on(host: Host) -> str:

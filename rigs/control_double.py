@@ -19,6 +19,11 @@ from mrcd.control.access import Access
 from mrcd.control.server import ControlServer
 from mrcd.datapath.capture import CannotCapture, Rings, Wanted
 from mrcd.fabric import description
+from mrcd.handshake import invitation
+from mrcd.handshake.authority import Authority
+from mrcd.handshake.certificate import How
+from mrcd.handshake.identity import Secret
+from mrcd.handshake.invitation import Invitation
 from mrcd.measure.measure import CannotMeasure
 from mrcd.model import (
     SCHEMA_VERSION,
@@ -52,6 +57,7 @@ from mrcd.model import (
     Status,
     SurveyInfo,
 )
+from mrcd.peers.trust import Revoked
 from mrcd.planes.usable import LastPlane
 from mrcd.rules.denylist import CutsOff, NotDenied
 from mrcd.rules.elements import Rule, parse
@@ -62,6 +68,7 @@ PEERS = ("h2", "h3")
 PUBLIC_KEY = "DW5kW0zL+5uhrsO1Qn1qv/T+u/XIR9sN9zoKvFEqVAQ="
 OWN = "/nowhere/mrcd.toml"
 """The daemon's own configuration file."""
+AUTHORITY = Authority(Secret(bytes(range(32))))
 CONFIG = "[transport]\nprobe_pps = 2000\n"
 
 
@@ -82,6 +89,24 @@ class FakeConfiguration:
 
     async def forget(self, name: str) -> None:
         self.forgotten = name
+
+    @property
+    def trust(self) -> FakeConfiguration:
+        return self
+
+    def how_known(self, name: str) -> How | None:
+        return "secret" if name in PEERS else None
+
+    def invite(self, name: str, hours: float) -> Invitation:
+        if name in PEERS:
+            raise CannotApply(f"{name} is in the files of this host")
+        end = 1_800_000_000 + int(hours * 3600)
+        return invitation.make(AUTHORITY, name, "h1", ident=bytes(16), end_s=end)
+
+    async def revoke(self, name: str, *, force: bool) -> Revoked:
+        if name not in PEERS and not force:
+            raise CannotApply(f"no host {name} is known here")
+        return Revoked(name, "secret" if name in PEERS else None, 0)
 
     def diff(self, text: str) -> ConfigChanges:
         if "probe_pps" not in text:

@@ -33,6 +33,7 @@ from mrcd.model import (
     DenyReply,
     FaultsReply,
     ForgetReply,
+    InviteReply,
     LogLevel,
     LogReply,
     MapReply,
@@ -45,6 +46,7 @@ from mrcd.model import (
     PlaneReply,
     ProbesReply,
     RatesReply,
+    RevokeReply,
     RotateReply,
     StatsInfo,
     StatsReply,
@@ -247,6 +249,15 @@ class Client:
         """Take an admitted host out of the peers."""
         _set_timeout(self._socket, APPLY_S)
         return self._call("ForgetPeer", ForgetReply, peer=peer)
+
+    def invite(self, name: str, hours: float) -> InviteReply:
+        """Make an invitation for a host."""
+        return self._call("Invite", InviteReply, name=name, hours=hours)
+
+    def revoke_peer(self, peer: str, *, force: bool) -> RevokeReply:
+        """Put a host out for good."""
+        _set_timeout(self._socket, APPLY_S)
+        return self._call("RevokePeer", RevokeReply, peer=peer, force=force)
 
     def config_confirm(self) -> None:
         """Keep the configuration that was applied provisionally."""

@@ -24,6 +24,8 @@ OUTPUTS: Mapping[str, type] = {
     "peer list": model.PeersReply,
     "peer show": model.PeerInfo,
     "peer forget": model.ForgetReply,
+    "peer revoke": model.RevokeReply,
+    "invite": model.InviteReply,
     "path list": model.PathsReply,
     "path list --summary": model.PathSumsReply,
     "path deny": model.DenyReply,

@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 import click
 
@@ -27,12 +27,16 @@ from cli.quick import undoing
 from mrcd.model import Status
 
 if TYPE_CHECKING:
+    from cli.quick.credentials import Credentials
     from cli.quick.discovery import Plan
+    from mrcd.handshake.invitation import Invitation
 
 FOLDER = "/run/mrcd/quick"
 STARTED_S = 120.0
 TOLD_S = 5.0
 """After this time it is said what mrcd waits for."""
+SAVED = ("mrcd.toml", "fabric.secret", "membership.json")
+"""The files that are of use to the service."""
 
 folder_option = click.option(
     "--folder",
@@ -58,7 +62,13 @@ def quick() -> None:
     metavar="ADDRESS/LENGTH",
     help="An address of mrc0; may be repeated.  [default: of 10.99.0.0/16 and fd99::/64, by name]",
 )
-@click.option("--hosts", default=2, show_default=True, help="Wait for this number of hosts in all.")
+@click.option(
+    "--hosts",
+    type=click.IntRange(1),
+    default=2,
+    show_default=True,
+    help="Wait for this number of hosts in all; 1: for none, as on the first one.",
+)
 @click.option(
     "--wait",
     metavar="SECONDS",
@@ -70,6 +80,12 @@ def quick() -> None:
     "--forward",
     is_flag=True,
     help="Hand packets on between the NICs, for hosts that have no network in common.",
+)
+@click.option(
+    "--invitation",
+    type=click.File(),
+    metavar="FILE",
+    help="Join by the invitation in FILE (-: on the standard input) in place of a secret.",
 )
 @click.option("--insecure", is_flag=True, help="Do without a secret: anyone can pose as a host.")
 @click.option("--bpffs", envvar="MRCD_BPFFS", show_envvar=True, help="That of mrcd.")
@@ -84,6 +100,7 @@ def up(
     hosts: int,
     wait: int,
     forward: bool,
+    invitation: TextIO | None,
     insecure: bool,
     bpffs: str | None,
     cache_dir: str | None,
@@ -92,11 +109,11 @@ def up(
     """Find the other hosts by NIC..., and start mrcd.
 
     Run it on all hosts within a minute; each NIC becomes a plane, and two hosts share those whose
-    networks both are on. They need one secret: it is asked for, or made and shown once. Nothing is
-    written but files in /run.
+    networks both are on. They need one secret: it is asked for, or made and shown once. A host with
+    an invitation (`mrcctl invite`) needs none. Nothing is written but files in /run.
     """
     from cli.quick import files  # noqa: PLC0415
-    from mrcd.peers.admitted import Admitted  # noqa: PLC0415
+    from cli.quick.credentials import Credentials  # noqa: PLC0415
 
     where = undoing.here(socket, bpffs)
     _refuse_nics(nics)
@@ -104,19 +121,22 @@ def up(
     _refuse_firewall()
     if forward and insecure:
         raise click.UsageError("--forward needs a secret: hosts go on finding each other by it")
-    own = name or files.name_of(sockets.gethostname())
+    invited = None if invitation is None else _invited(invitation, name, insecure=insecure)
+    own = name or (files.name_of(sockets.gethostname()) if invited is None else invited.name)
     _refuse_name(own)
     given = addresses or files.addresses_of(own)
-    secret = None if insecure else _secret()
+    secret = None if insecure or invited is not None else _secret()
+    credentials = Credentials(own, secret, invited)
     links = _links_down(nics)
     folder.mkdir(mode=0o700, parents=True)
     try:
         undoing.write(folder, where, links)
         _raise_links(links)
-        plan = _agreed(own, given, nics, secret, hosts, wait)
-        _write(folder, _text(own, given, nics, plan, secret, forward), secret)
-        if secret is not None:
-            Admitted(folder).add(files.admitted(given, plan))
+        credentials.join(nics, folder, wait)
+        plan = _agreed(own, given, nics, credentials, hosts, wait)
+        credentials.write(folder, given, plan)
+        text = files.configuration(own, given, nics, plan, by=credentials.file, forward=forward)
+        _write(folder, text)
     except BaseException:
         undoing.lower_links(links)
         shutil.rmtree(folder)
@@ -186,11 +206,11 @@ def down(socket: str, folder: Path) -> None:
 def save(target: Path, force: bool, folder: Path) -> None:
     """Write the present configuration and its secret to TARGET, for the service mrcd.
 
-    The default TARGET is /etc/mrcd.
+    The default TARGET is /etc/mrcd. In place of a secret, a host that was invited has its keys.
     """
     from mrcd.config import keyfiles  # noqa: PLC0415
 
-    names = [file for file in ("mrcd.toml", "fabric.secret") if (folder / file).exists()]
+    names = [file for file in SAVED if (folder / file).exists()]
     if not names:
         raise CommandError(f"nothing is up: there is no {folder}/mrcd.toml")
     there = [str(target / file) for file in names if (target / file).exists()]
@@ -311,27 +331,45 @@ def _secret() -> bytes:
     return made
 
 
+def _invited(file: TextIO, name: str | None, *, insecure: bool) -> Invitation:
+    """Return the invitation in a file. UsageError if it cannot be used with the other options."""
+    from mrcd.handshake import invitation  # noqa: PLC0415
+
+    if insecure:
+        raise click.UsageError("--insecure and --invitation: leave one of the two out")
+    try:
+        found = invitation.read(file.readline(invitation.TEXT_MAX * 2))
+    except (invitation.BadInvitation, OSError, UnicodeDecodeError) as error:
+        raise click.UsageError(f"the invitation {error}") from error
+    if name not in (None, found.name):
+        raise click.UsageError(f"--name {name}: the invitation is for {found.name}")
+    return found
+
+
 def _agreed(
     name: str,
     addresses: Sequence[str],
     nics: Sequence[str],
-    secret: bytes | None,
+    credentials: Credentials,
     hosts: int,
     wait: int,
 ) -> Plan:
-    """Return what this host and the others have agreed on."""
+    """Return what this host and the others have agreed on; with `hosts` 1, no others."""
     from cli.quick import discovery, search  # noqa: PLC0415
 
+    if hosts == 1:
+        return discovery.Plan(tuple(range(len(nics))), ())
     inner = tuple(each.partition("/")[0] for each in addresses)
     found = discovery.Discovery(name, secrets.token_hex(8), nics, inner, time.time_ns())
     try:
         return search.search(
             found,
             nics,
-            secret or b"",
+            credentials.voice,
             hosts=hosts,
             wait_s=wait,
             tell=lambda line: click.echo(line, err=True),
+            shown=credentials.shown,
         )
     except (search.NotFound, OSError) as error:
         raise CommandError(str(error)) from error
@@ -370,32 +408,14 @@ def _refuse_missing(nics: Sequence[str], links: Mapping[str, object]) -> None:
         raise NoSuchObject("interface", ", ".join(missing), links)
 
 
-def _write(folder: Path, text: str, secret: bytes | None) -> None:
-    from mrcd.config import config, keyfiles  # noqa: PLC0415
-    from mrcd.handshake.identity import Secret  # noqa: PLC0415
+def _write(folder: Path, text: str) -> None:
+    from mrcd.config import config  # noqa: PLC0415
 
     (folder / "mrcd.toml").write_text(text)
-    if secret is not None:
-        keyfiles.write(folder / "fabric.secret", Secret(secret), service=False)
     try:
         config.load(folder / "mrcd.toml")
     except config.ConfigError as error:
         raise CommandError(f"what was agreed on cannot be: {error}") from error
-
-
-def _text(
-    name: str,
-    addresses: Sequence[str],
-    nics: Sequence[str],
-    plan: Plan,
-    secret: bytes | None,
-    forward: bool,
-) -> str:
-    from cli.quick import files  # noqa: PLC0415
-
-    return files.configuration(
-        name, addresses, nics, plan, secret=secret is not None, forward=forward
-    )
 
 
 def _start(

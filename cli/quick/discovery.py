@@ -116,6 +116,10 @@ class Discovery:
         other.hello = hello
         self.clash = self._clash_with(hello) or self.clash
 
+    def forget(self, name: str) -> None:
+        """Forget a host that was revoked."""
+        self._others.pop(name, None)
+
     def _clash_with(self, hello: Hello) -> str | None:
         """Return why this host can never agree with another one as they are."""
         taken = {*hello.said.inner} & {*self._inner}

@@ -6,7 +6,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_interface, ip_network
 
 from cli.quick.discovery import Plan
@@ -16,6 +17,8 @@ from mrcd.fabric.hosts import Host
 NETWORK4 = IPv4Network("10.99.0.0/16")
 NETWORK6 = IPv6Network("fd99::/64")
 SECRET = "fabric.secret"  # the name of a file
+INVITATION = "invitation"  # of another one
+KEYS = {SECRET: "secret_file", INVITATION: "invitation_file"}
 _NAME_MAX = 31
 
 
@@ -41,12 +44,13 @@ def configuration(
     nics: Sequence[str],
     plan: Plan,
     *,
-    secret: bool,
+    by: str,
     forward: bool = False,
 ) -> str:
     """Return the mrcd.toml of a host; `nics` are its interfaces in the order that was given.
 
-    With a secret, hosts go on finding each other, and the peers are in the state file (`admitted`).
+    by: the file that it is known by, SECRET or INVITATION: hosts go on finding each other, and the
+    peers are in the state file (`admitted`). "": insecure.
     """
     planes = [nics[place] for place in plan.planes]
     lines = [
@@ -56,14 +60,14 @@ def configuration(
         "[mrc0]",
         f"addresses = {json.dumps([str(ip_interface(each)) for each in addresses])}",
         "[keys]",
-        *([f'secret_file = "{SECRET}"', "discover = true"] if secret else ["insecure = true"]),
+        *([f'{KEYS[by]} = "{by}"', "discover = true"] if by else ["insecure = true"]),
         *(["forward = true"] if forward else []),
         "[service]",
         'on_stop = "detach"',
     ]
     for plane in planes:
         lines += ["[[plane]]", f"interface = {json.dumps(plane)}"]
-    for peer in () if secret else plan.peers:
+    for peer in () if by else plan.peers:
         both = zip(peer.endpoints, planes, strict=True)
         endpoints = [each and f"{each}%{nic}" for each, nic in both]
         lines += [
@@ -75,15 +79,17 @@ def configuration(
     return "\n".join(lines) + "\n"
 
 
-def admitted(addresses: Sequence[str], plan: Plan) -> list[Host]:
+def admitted(addresses: Sequence[str], plan: Plan, public_keys: Mapping[str, str]) -> list[Host]:
     """Return the other hosts, as the daemon remembers hosts that it has found.
 
-    `addresses` are this host's of mrc0, with the lengths of their networks.
+    `addresses` are this host's of mrc0, with the lengths of their networks. `public_keys` are of
+    those hosts whose key does not follow from a secret.
     """
     networks = [ip_interface(each).network for each in addresses]
-    return [
+    found = [
         network.found(
             peer.name, [ip_address(e or "::") for e in peer.endpoints], peer.inner, networks
         )
         for peer in plan.peers
     ]
+    return [replace(host, public_key=public_keys.get(host.name, "")) for host in found]

@@ -9,7 +9,10 @@ import time
 from collections.abc import Callable, Sequence
 
 from cli.quick.discovery import Discovery, Plan
-from mrcd.handshake.hello import BadHello, decode, encode, spaced_s
+from mrcd.handshake.certificate import Certificate
+from mrcd.handshake.hello import BadHello, spaced_s
+from mrcd.handshake.invitation import ANSWER, REQUEST, remedy
+from mrcd.handshake.voice import Out, Voice
 from mrcd.linux.groupsocket import DATAGRAM_MAX, GROUP, PORT, has_carrier, open_on
 
 PERIOD_S = 0.25
@@ -28,23 +31,25 @@ class NotFound(Exception):
 def search(
     discovery: Discovery,
     nics: Sequence[str],
-    key: bytes,
+    voice: Voice,
     *,
     hosts: int,
     wait_s: float,
     tell: Callable[[str], None],
+    shown: dict[str, Certificate],
 ) -> Plan:
     """Return what was found of other hosts; `hosts` are expected, this one included.
 
     Some of them may be behind others, and come to be known when mrcd runs. `tell` is called with
-    each line for the user. Raises NotFound, and OSError if a socket cannot be opened.
+    each line for the user. `shown` gets the certificates of the others by their names. Raises
+    NotFound, and OSError if a socket cannot be opened.
     """
     with selectors.DefaultSelector() as selector:
         sockets = [open_on(nic) for nic in nics]
         try:
             for place, sock in enumerate(sockets):
                 selector.register(sock, selectors.EVENT_READ, place)
-            return _Search(discovery, sockets, key, tell).run(selector, hosts, wait_s)
+            return _Search(discovery, sockets, voice, tell, shown).run(selector, hosts, wait_s)
         finally:
             for sock in sockets:
                 sock.close()
@@ -55,12 +60,14 @@ class _Search:
         self,
         discovery: Discovery,
         sockets: Sequence[socket.socket],
-        key: bytes,
+        voice: Voice,
         tell: Callable[[str], None],
+        shown: dict[str, Certificate],
     ) -> None:
         self._discovery = discovery
         self._sockets = sockets
-        self._key = key
+        self._voice = voice
+        self._shown = shown
         self._tell = tell
         self._told: set[str] = set()
         self._strangers: set[str] = set()
@@ -75,6 +82,9 @@ class _Search:
             period_s = spaced_s(PERIOD_S, count, len(self._sockets))
             self._hear(selector, time.monotonic() + period_s)
             now = time.monotonic()
+            if (found := self._voice.out) is not None:
+                name = self._discovery.name
+                raise NotFound(f"{name} {found.told}; {remedy(name)}")
             if self._discovery.clash is not None:
                 self._part(selector, now)
                 raise NotFound(self._discovery.clash)
@@ -123,7 +133,7 @@ class _Search:
     def _say(self) -> None:
         for place, sock in enumerate(self._sockets):
             try:
-                sock.sendto(encode(self._discovery.hello(place), self._key), (GROUP, PORT))
+                sock.sendto(self._voice.say(self._discovery.hello(place)), (GROUP, PORT))
             except OSError:  # no address yet, or no link; it is said again
                 continue
 
@@ -138,12 +148,21 @@ class _Search:
         except OSError:
             return
         address = source[0].partition("%")[0]
+        if datagram.startswith((REQUEST, ANSWER)):
+            return  # another host joins
         try:
-            hello = decode(datagram, self._key)
+            heard = self._voice.hear(datagram)
+        except Out as error:
+            self._discovery.forget(error.name)
+            self._once(f"{address}: {error}")
+            return
         except BadHello as error:
             self._strangers.add(address)
             self._once(f"{address}: a Hello was refused: {error}")
             return
+        hello = heard.hello
+        if heard.certificate is not None:
+            self._shown[hello.name] = heard.certificate
         self._discovery.hear(place, address, hello, now_s=time.monotonic())
         if hello.name in self._discovery.hosts:
             self._once(f"heard {hello.name}")

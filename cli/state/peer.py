@@ -78,6 +78,34 @@ def forget(socket: str, name: str, as_json: bool) -> None:
         click.echo(f"{name} is no peer any more")
 
 
+@peer.command("revoke")
+@click.argument("name", metavar="PEER", shell_complete=suggestions.peers)
+@click.option("--force", is_flag=True, help="Also if no host of this name is known here.")
+@json_option
+@click.pass_obj
+def revoke(socket: str, name: str, force: bool, as_json: bool) -> None:
+    """Put a host out for good, on all hosts: it is no peer any more, and its key is of no use.
+
+    For hosts that find each other (discover = true), on one with the secret. Hosts that are away
+    hear of it when they are back. `mrcctl invite` lets the host in again, with another key.
+    """
+    with Client(socket) as client:
+        reply = client.revoke_peer(name, force=force)
+    if as_json:
+        print_json(reply)
+        return
+    click.echo(f"{name} is out")
+    if reply["withdrawn"]:
+        click.echo(f"invitations that were withdrawn: {reply['withdrawn']}")
+    if reply["secret_known"]:
+        click.echo(
+            f"{colour('!', BAD)} {name} may know the secret, by which it can come back under "
+            "another name, and invite others: give the other hosts a new one "
+            "(`mrcctl key generate --secret`), or invite them",
+            err=True,
+        )
+
+
 def _shown(value: object) -> str:
     """Return a member of a peer as a line shows it."""
     if isinstance(value, list):
@@ -120,7 +148,7 @@ def render(peers: list[PeerInfo]) -> str:
             "MTU",
             "TX PACKETS",
             "RX PACKETS",
-            *["KEY", "KEY AGE"] * keys,
+            *["KNOWN BY", "KEY", "KEY AGE"] * keys,
             "ADDRESSES",
         ],
         [
@@ -137,7 +165,7 @@ def render(peers: list[PeerInfo]) -> str:
                 peer.mtu,
                 peer.tx_packets,
                 peer.rx_packets,
-                *[peer.public_key, _age(peer)] * keys,
+                *[peer.known_by, peer.public_key, _age(peer)] * keys,
                 " ".join([*peer.addresses, *(peer.followed or ())]),
             ]
             for peer in peers

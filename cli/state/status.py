@@ -97,8 +97,14 @@ def _speed(answer: Status) -> str:
 
 def _keys(answer: Status) -> str:
     if answer.secured:
-        return f"secured, public key {answer.public_key}"
+        return f"secured, public key {answer.public_key}" + _known_by(answer)
     return colour("insecure", BAD) + ": peers are not authenticated (insecure = true)"
+
+
+def _known_by(answer: Status) -> str:
+    by = {"secret": ", known by the secret", "invitation": ", known by its invitation"}
+    out = f"; revoked: {', '.join(answer.revoked)}" if answer.revoked else ""
+    return by.get(answer.known_by, "") + out
 
 
 def _admitted(answer: Status) -> str:

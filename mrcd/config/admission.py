@@ -63,7 +63,7 @@ def with_host(config: Config, host: Host) -> Config:
         config,
         fabric=replace(config.fabric, hosts=(*config.fabric.hosts, host)),
         peers=(*config.peers, Peer(host, host.prefixes)),
-        keyring=config.keyring.with_peer(host.name),
+        keyring=config.keyring.with_peer(host.name, host.public_key),
         admitted=(*config.admitted, host.name),
     )
 
@@ -85,18 +85,21 @@ def with_ways(config: Config, hosts: Iterable[Host]) -> Config:
 def joined(config: Config, hosts: Sequence[Host]) -> Joined:
     """Add the hosts that were admitted before to what the files say.
 
-    Without one secret for all hosts none has a key, and none is added.
+    Without one secret for all hosts, or a certificate, none has a key, and none is added.
     """
-    if config.keyring is None or config.keyring.secret is None:
+    if config.keyring is None or not config.keyring.admits:
         return Joined(config)
     described = config.fabric.described
     if not described and not config.keys.discover:
         return Joined(config)
     listed, left_out = [], {}
+    by_secret = config.keyring.secret is not None
     for host in hosts:
         known = of.find(config.fabric.hosts, host.name)
         if known is not None and (not described or same(known, host)):
             listed.append(host.name)
+        elif not by_secret and not host.public_key:
+            left_out[host.name] = f"the public key of {host.name} is not known"
         elif why := conflict(config, host):
             left_out[host.name] = why
         else:

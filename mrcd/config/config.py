@@ -487,9 +487,19 @@ def _keys(table: Table) -> Keys:
     keys = read(Keys, table)
     table.finish(show=False)
     if keys.insecure:
-        for key in ("private_key_file", "preshared_key_file", "secret_file"):
+        for key in ("private_key_file", "preshared_key_file", "secret_file", "invitation_file"):
             if (value := getattr(keys, key)) is not None:
                 table.problem(key, value, "is not used with insecure = true; remove one of the two")
+    elif keys.invitation_file is not None:
+        for key in ("private_key_file", "preshared_key_file", "secret_file"):
+            if (value := getattr(keys, key)) is not None:
+                wrong = (
+                    "is not used with invitation_file, by which a host gets its keys; remove one"
+                )
+                table.problem(key, value, wrong)
+        if not keys.discover:
+            wrong = "is for a host that finds its peers by itself; write discover = true"
+            table.problem("invitation_file", keys.invitation_file, wrong)
     elif keys.secret_file is not None:
         for key in ("private_key_file", "preshared_key_file"):
             if (value := getattr(keys, key)) is not None:
@@ -506,8 +516,11 @@ def _keys(table: Table) -> Keys:
             "with a key of its own must be in the fabric file"
         )
         table.problem("admit", True, wrong)
-    if keys.discover and keys.secret_file is None:
-        wrong = "finds hosts that know one secret, and there is no secret_file; name one"
+    if keys.discover and keys.secret_file is None and keys.invitation_file is None:
+        wrong = (
+            "finds hosts that know one secret, and there is no secret_file; name one, or an "
+            "invitation_file"
+        )
         table.problem("discover", True, wrong)
     if keys.forward and not keys.discover:
         wrong = "is for hosts that find each other, and discover is false; set both, or neither"

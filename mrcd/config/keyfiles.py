@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from mrcd.config.config import Config, ConfigError
-from mrcd.handshake import identity
+from mrcd.handshake import identity, invitation
 from mrcd.handshake.identity import NO_PSK, BadKey, Keyring, Secret
 
 USER = "mrcd"
@@ -38,6 +38,8 @@ def with_keys(config: Config) -> Config:
     keys = config.keys
     if keys.insecure:
         return replace(config, keyring=None)
+    if keys.invitation_file is not None:
+        return replace(config, keyring=_invited(config, keys.invitation_file))
     if keys.private_key_file is None and keys.secret_file is None:
         raise ConfigError([f"{config.path}: [keys]: {NO_KEYS}"])
     problems: list[str] = []
@@ -45,6 +47,35 @@ def with_keys(config: Config) -> Config:
     if problems or ring is None:
         raise ConfigError(problems)
     return replace(config, keyring=ring)
+
+
+def _invited(config: Config, name: str) -> Keyring:
+    """Return the key ring of a host that has not asked yet, with its invitation if it is there.
+
+    Its own keys are in the state folder (mrcd/peers/membership.py).
+    """
+    where = f'{config.path}: keys.invitation_file: "{name}"'
+    if config.peers:
+        raise ConfigError(
+            [f"{config.path}: [[peer]]: is not for a host that was invited: it finds its peers"]
+        )
+    path, text = config.path.parent / name, None
+    try:
+        if path.exists():
+            text = read_text(path).strip()
+            _check_invitation(invitation.read(text), config)
+    except (KeyFileError, invitation.BadInvitation, OSError) as error:
+        raise ConfigError([f"{where}: {error}"]) from None
+    private = identity.private_key(os.urandom(identity.KEY_BYTES))  # until the own one is read
+    return identity.invited_keys(private, None if text is None else Secret(text.encode()))
+
+
+def _check_invitation(found: invitation.Invitation, config: Config) -> None:
+    if found.name != config.host.name:
+        raise invitation.BadInvitation(
+            f"is for a host {found.name}, and [host] name is {config.host.name}; "
+            f"ask for one by `mrcctl invite {config.host.name}`"
+        )
 
 
 def _simple(config: Config, problems: list[str]) -> Keyring | None:
@@ -114,6 +145,14 @@ class KeyFileError(Exception):
 def read(path: Path) -> Secret:
     """Return the key in a file; raise KeyFileError if others may read it, or it holds none."""
     try:
+        return Secret(identity.decode_key(read_text(path)))
+    except BadKey as error:
+        raise KeyFileError(f"its content {error}") from None
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a file; raise KeyFileError if others may read it."""
+    try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         raise KeyFileError(
@@ -130,10 +169,7 @@ def read(path: Path) -> Secret:
         raise KeyFileError(f"cannot be read: {error.strerror}") from None
     finally:
         os.close(file)
-    try:
-        return Secret(identity.decode_key(data.decode("ascii", errors="replace")))
-    except BadKey as error:
-        raise KeyFileError(f"its content {error}") from None
+    return data.decode("ascii", errors="replace")
 
 
 def _unreadable(path: Path) -> str:

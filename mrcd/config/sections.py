@@ -167,8 +167,8 @@ class Service:
 class Keys:
     """Where this host's keys are: file names as written, relative to the folder of mrcd.toml.
 
-    There are two profiles: `private_key_file`, optionally with `preshared_key_file`, or
-    `secret_file`. `insecure` does without keys.
+    There are three profiles: `private_key_file`, optionally with `preshared_key_file`,
+    `secret_file`, or `invitation_file`. `insecure` does without keys.
     """
 
     private_key_file: str | None = file(
@@ -178,6 +178,9 @@ class Keys:
     preshared_key_file: str | None = file("a secret of all hosts in addition to `private_key_file`")
     secret_file: str | None = file(
         "the simple profile: one secret of all hosts, from which all keys follow"
+    )
+    invitation_file: str | None = file(
+        "the invitation by which this host joins a cluster without its secret, as `mrcctl invite` prints it ([more](operations.md#invited-hosts)); needs `discover`. What it has become is in `membership.json` of the state folder, and the file is not needed any more then"
     )
     insecure: bool = flag(False, "true: no keys, and any machine on the fabric can pose as a peer")
     rotate_s: int = integer(
@@ -189,7 +192,7 @@ class Keys:
     )
     discover: bool = flag(
         False,
-        "true: hosts that know the secret and share a network find each other, and are peers of each other ([more](operations.md#hosts-that-find-each-other)); needs `secret_file`, and `[[plane]]`s in place of a fabric file",
+        "true: hosts that know the secret, or were invited, and share a network find each other, and are peers of each other ([more](operations.md#hosts-that-find-each-other)); needs `secret_file` or `invitation_file`, and `[[plane]]`s in place of a fabric file",
     )
     forward: bool = flag(
         False,

@@ -37,6 +37,7 @@ from mrcd.control.errors import (
 )
 from mrcd.control.parts import in_parts
 from mrcd.datapath import capture
+from mrcd.handshake.invitation import HOURS, HOURS_MAX
 from mrcd.measure import measure
 from mrcd.model import (
     INTERFACE,
@@ -51,6 +52,7 @@ from mrcd.model import (
     Direction,
     FaultsReply,
     ForgetReply,
+    InviteReply,
     LogLevel,
     LogReply,
     MapReply,
@@ -63,6 +65,7 @@ from mrcd.model import (
     PlaneReply,
     ProbesReply,
     RatesReply,
+    RevokeReply,
     RotateReply,
     StatsReply,
     StatusReply,
@@ -361,6 +364,41 @@ class Control(VarlinkInterface, name=INTERFACE):
         with _refusals():
             await self._running.forget(peer)
         return {"schema_version": SCHEMA_VERSION, "peer": peer}
+
+    # The invitation is a secret, so only writers see it.
+    @writes
+    @varlinkmethod
+    def Invite(self, *, name: str, hours: float = HOURS) -> InviteReply:
+        """Make an invitation for a host of a name, by which it can join once within this number of
+        hours (up to 720), while mrcd runs here. Only a host with the secret of hosts that find each
+        other can."""
+        if not 0 < hours <= HOURS_MAX:
+            raise InvalidParameter(parameter="hours")
+        with _refusals():
+            made = self._running.invite(name, hours)
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "invitation": made.text,
+            "host": made.name,
+            "end_s": made.end_s,
+            "known_by": self._running.trust.how_known(name),
+        }
+
+    @writes
+    @varlinkmethod
+    async def RevokePeer(self, *, peer: str, force: bool = False) -> RevokeReply:
+        """Put a host out for good: every host ends its session with it, and takes it as a peer no
+        more unless it is invited again. A name that is not known here is refused unless force is
+        set. Only a host with the secret of hosts that find each other can."""
+        with _refusals():
+            done = await self._running.revoke(peer, force=force)
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "peer": peer,
+            "known_by": done.known_by,
+            "withdrawn": done.withdrawn,
+            "secret_known": done.known_by != "invitation",
+        }
 
     @varlinkmethod
     def ListFaults(self) -> FaultsReply:

@@ -6,13 +6,15 @@ The state file has a copy, and is named if it is damaged or cannot be written (k
 
 from __future__ import annotations
 
+import base64
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from ipaddress import ip_address, ip_interface
 from pathlib import Path
 from typing import Any, Final
 
 from mrcd.fabric.hosts import Host
+from mrcd.handshake.identity import decode_key
 from mrcd.service.findings import Findings
 from mrcd.service.keptfile import KeptFile
 from mrcd.service.log import get_logger
@@ -37,23 +39,30 @@ class Admitted:
         self.findings = Findings()
         self._file = KeptFile(folder / NAME, "the admitted hosts", self.findings)
         self._hosts: dict[str, Host] = {}
+        self.certificates: dict[str, bytes] = {}
         self._refused: dict[str, tuple[str, int]] = {}
         self._paid_ns = 0  # the pace is kept from then on
 
     def load(self) -> None:
         """Read the hosts that an earlier daemon admitted."""
-        self._hosts = {host.name: host for host in self._file.load(_hosts) or ()}
+        found = self._file.load(_hosts) or []
+        self._hosts = {host.name: host for host, _certificate in found}
+        self.certificates = {host.name: shown for host, shown in found if shown}
 
     @property
     def hosts(self) -> tuple[Host, ...]:
         """The admitted hosts, the first one first."""
         return tuple(self._hosts.values())
 
-    def add(self, hosts: Iterable[Host]) -> None:
-        """Remember hosts that are peers from now on."""
+    def add(self, hosts: Iterable[Host], certificates: Mapping[str, bytes] | None = None) -> None:
+        """Remember hosts that are peers from now on, and the certificates that they have shown."""
+        shown = certificates or {}
         for host in hosts:
             self._hosts[host.name] = host
             self._refused.pop(host.name, None)
+            self.certificates.pop(host.name, None)
+            if host.name in shown:
+                self.certificates[host.name] = shown[host.name]
         self._save()
 
     def drop(self, names: Iterable[str]) -> None:
@@ -61,10 +70,14 @@ class Admitted:
         gone = self._hosts.keys() & {*names}
         if gone:
             self._hosts = {name: host for name, host in self._hosts.items() if name not in gone}
+            for name in gone:
+                self.certificates.pop(name, None)
             self._save()
 
     def _save(self) -> None:
-        self._file.save({"hosts": [_entry(host) for host in self._hosts.values()]})
+        shown = self.certificates
+        entries = [_entry(host, shown.get(host.name, b"")) for host in self._hosts.values()]
+        self._file.save({"hosts": entries})
 
     def save_again(self) -> None:
         """Try again to write what could not be written."""
@@ -108,24 +121,37 @@ class Admitted:
         ]
 
 
-def _entry(host: Host) -> dict[str, Any]:
+def _entry(host: Host, certificate: bytes) -> dict[str, Any]:
+    keys = {"public_key": host.public_key, "certificate": base64.b64encode(certificate).decode()}
     return {
         "name": host.name,
         "t0": host.t0,
         "port": host.port,
         "addresses": list(map(str, host.addresses)),
         "endpoints": list(map(str, host.endpoints)),
+        **{key: text for key, text in keys.items() if text},
     }
 
 
-def _hosts(content: Any) -> list[Host]:
+def _hosts(content: Any) -> list[tuple[Host, bytes]]:
     return [
-        Host(
-            str(entry["name"]),
-            int(entry["t0"]),
-            int(entry["port"]),
-            tuple(map(ip_interface, entry["addresses"])),
-            endpoints=tuple(map(ip_address, entry.get("endpoints", ()))),
+        (
+            Host(
+                str(entry["name"]),
+                int(entry["t0"]),
+                int(entry["port"]),
+                tuple(map(ip_interface, entry["addresses"])),
+                public_key=_checked(entry.get("public_key", "")),
+                endpoints=tuple(map(ip_address, entry.get("endpoints", ()))),
+            ),
+            base64.b64decode(entry.get("certificate", ""), validate=True),
         )
         for entry in content["hosts"]
     ]
+
+
+def _checked(public_key: str) -> str:
+    """Return a public key, or ""; raise ValueError if it is none."""
+    if public_key:
+        decode_key(public_key)
+    return public_key

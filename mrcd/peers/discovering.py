@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import socket
 import time
@@ -13,9 +14,12 @@ from typing import Final
 
 from mrcd.config.config import Current
 from mrcd.fabric.cabling import Handed
-from mrcd.handshake.hello import BadHello, Hello, decode, encode, spaced_s
+from mrcd.handshake.hello import BadHello, Hello, spaced_s
+from mrcd.handshake.invitation import ANSWER, REQUEST
+from mrcd.handshake.voice import Heard, Out, Trusted
 from mrcd.linux.groupsocket import DATAGRAM_MAX, GROUP, PORT, has_carrier, open_on
-from mrcd.peers.meeting import Meeting, Met
+from mrcd.peers.meeting import ASKED_S, EAGER_S, Meeting, Met
+from mrcd.peers.trust import Trust
 from mrcd.service.log import get_logger
 
 log = get_logger()
@@ -44,8 +48,10 @@ class Discovering:
         met: Callable[[Met], None],
         left: Callable[[str], None],
         found: Callable[[Sequence[Met], tuple[Handed, ...]], None],
+        trust: Trust,
     ) -> None:
         self._config = config
+        self._trust = trust
         self._met = met
         self._left = left
         self._found = found
@@ -55,12 +61,17 @@ class Discovering:
         self._sockets: dict[str, tuple[int, socket.socket]] = {}  # by NIC: its index, and socket
         self._timer: asyncio.TimerHandle | None = None
         self._refused: dict[str, str] = {}
-        self._said: dict[tuple[str, str], tuple[bytes, bytes, Hello]] = {}
+        self._said: dict[tuple[str, str], tuple[bytes, bytes, Heard]] = {}
 
     def start(self) -> None:
         """Begin."""
         self.meeting.begin(now_ns=time.monotonic_ns())
         self._turn()
+
+    def begin(self) -> None:
+        """Say Hello often for a moment: there is news."""
+        self.meeting.begin(now_ns=time.monotonic_ns())
+        self._hurry(EAGER_S)
 
     def _turn(self) -> None:
         """Say Hello, and come again."""
@@ -71,6 +82,8 @@ class Discovering:
         self._say()
         self._look_soon()
         wanted_s = self.meeting.period_s(now_ns=now)
+        if self._ask():
+            wanted_s = min(wanted_s, ASKED_S)
         period_s = spaced_s(wanted_s, self.meeting.count + 1, len(self._sockets))
         self._timer = asyncio.get_running_loop().call_later(period_s, self._turn)
 
@@ -117,16 +130,14 @@ class Discovering:
 
     # ---- sockets
 
-    def _key(self) -> bytes | None:
-        """Return the secret, if hosts find each other by it."""
-        config = self._config()
-        if not config.keys.discover or config.keyring is None or config.keyring.secret is None:
-            return None
-        return config.keyring.secret.reveal()
+    @property
+    def _speaks(self) -> bool:
+        """Whether hosts find each other here, or this host wants to join those that do."""
+        return self._trust.voice() is not None or self._trust.request() is not None
 
     def _open(self) -> None:
         """Have a socket on each plane's NIC that is there, and on no other."""
-        wanted = self._config().interfaces if self._key() is not None else ()
+        wanted = self._config().interfaces if self._speaks else ()
         for nic in [*self._sockets]:
             if nic not in wanted:
                 self._shut(nic)
@@ -160,20 +171,29 @@ class Discovering:
     # ---- Hellos
 
     def _say(self, *, leaving: bool = False) -> None:
-        key, nics = self._key(), self._config().interfaces
-        if key is None:
+        voice, nics = self._trust.voice(), self._config().interfaces
+        if voice is None:
             return
-        for nic, (_index, sock) in self._sockets.items():
+        for nic in [*self._sockets]:
             hello = self.meeting.hello(nics.index(nic), leaving=leaving)
-            try:
-                sock.sendto(encode(hello, key), (GROUP, PORT))
-            except OSError:  # no address yet, or no link; it is said again
-                continue
+            self._send(nic, voice.say(hello))
+
+    def _ask(self) -> bool:
+        """Ask the host that has invited this one to let it join; return whether that is needed."""
+        request = self._trust.request()
+        if request is not None:
+            for nic in [*self._sockets]:
+                self._send(nic, request)
+        return request is not None
+
+    def _send(self, nic: str, datagram: bytes) -> None:
+        with contextlib.suppress(OSError):  # no address yet, or no link; it is said again
+            self._sockets[nic][1].sendto(datagram, (GROUP, PORT))
 
     def _readable(self, nic: str) -> None:
-        key, nics = self._key(), self._config().interfaces
+        nics = self._config().interfaces
         _index, sock = self._sockets[nic]
-        if key is None or nic not in nics:  # another configuration is in force
+        if not self._speaks or nic not in nics:  # another configuration is in force
             self._shut(nic)
             return
         plane = nics.index(nic)
@@ -186,23 +206,41 @@ class Discovering:
                 self._shut(nic)
                 return
             address = source[0].partition("%")[0]
-            hello = self._read(nic, address, datagram, key)
-            if hello is not None and IPv6Address(address).is_link_local:
-                self._hear(plane, address, hello)
+            if IPv6Address(address).is_link_local:
+                self._arrived(nic, plane, address, datagram)
 
-    def _read(self, nic: str, address: str, datagram: bytes, key: bytes) -> Hello | None:
+    def _arrived(self, nic: str, plane: int, address: str, datagram: bytes) -> None:
+        """Process a datagram of another host."""
+        if datagram.startswith(REQUEST):
+            if (answer := self._trust.asked(datagram)) is not None:
+                self._send(nic, answer)
+            return
+        if datagram.startswith(ANSWER):
+            self._trust.answered(datagram)
+            return
+        voice = self._trust.voice()
+        heard = None if voice is None else self._read(nic, address, datagram, voice)
+        if heard is not None:
+            self._trust.heard(heard)
+            self._hear(plane, address, heard.hello)
+
+    def _read(self, nic: str, address: str, datagram: bytes, voice: Trusted) -> Heard | None:
         """Return the Hello in a datagram, if it is one; it is often the same as before."""
-        before = self._said.get((nic, address))
-        if before is not None and before[0] == datagram and before[1] == key:
+        before, known = self._said.get((nic, address)), voice.state
+        if before is not None and before[0] == datagram and before[1] == known:
             return before[2]
         try:
-            hello = decode(datagram, key)
+            heard = voice.hear(datagram)
+        except Out:
+            self._trust.look_for_news()
+            self.begin()  # it must hear that it is out
+            return None
         except BadHello:
             return None
         if len(self._said) >= SAID_MAX:
             self._said.clear()
-        self._said[nic, address] = datagram, key, hello
-        return hello
+        self._said[nic, address] = datagram, known, heard
+        return heard
 
     def _hear(self, plane: int, source: str, hello: Hello) -> None:
         now = time.monotonic_ns()
@@ -216,7 +254,7 @@ class Discovering:
 
     def warnings(self) -> list[str]:
         """Return what is wrong among the hosts that are heard."""
-        if self._key() is None:
+        if not self._speaks:
             return []
         return [
             *self.meeting.twice(now_ns=time.monotonic_ns()),

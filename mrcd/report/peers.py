@@ -18,9 +18,11 @@ from mrcd.config.overlap import Prefix
 from mrcd.datapath.view import ALL_PLANES, Balance, balance_of
 from mrcd.engine.engine import Engine
 from mrcd.handshake import State
+from mrcd.handshake.identity import Keyring
 from mrcd.linux import bpfbatch
-from mrcd.model import Framing, PeerInfo, PeerState
+from mrcd.model import Framing, KnownBy, PeerInfo, PeerState
 from mrcd.peers.peer import SessionFraming
+from mrcd.peers.trust import Trust
 from mrcd.report import reach
 from mrcd.report.live import Live
 from mrcd.shortlist import Standing, foremost
@@ -57,7 +59,7 @@ class PeerReport(Live):
         while part := [*islice(configured, SLICE)]:
             engine = self._engine  # another configuration may have been applied
             there = [peer for peer in part if peer.name in engine.table.peers.indices]
-            yield _infos(engine, there, _packets(engine, there))
+            yield _infos(engine, there, _packets(engine, there), self._running.trust)
 
     @property
     def secured(self) -> bool:
@@ -106,11 +108,14 @@ class PeerReport(Live):
         )
         chosen = {*foremost(standings, count)}
         peers = [peer for peer in engine.config.peers if peer.name in chosen]
-        return _infos(engine, peers, packets), sums
+        return _infos(engine, peers, packets, self._running.trust), sums
 
 
 def _infos(
-    engine: Engine, peers: Sequence[Peer], packets: Mapping[str, tuple[int, int]]
+    engine: Engine,
+    peers: Sequence[Peer],
+    packets: Mapping[str, tuple[int, int]],
+    trust: Trust,
 ) -> list[PeerInfo]:
     config, table = engine.config, engine.table
     found: list[PeerInfo] = []
@@ -128,6 +133,7 @@ def _infos(
         theirs = ALL_PLANES if known.ports is None else known.ports
         both = engine.planes.mask & theirs & ports
         both &= table.peers.reached(peer.name)
+        shown = trust.known_by(peer.name) if peer.name in admitted else None
         found.append(
             PeerInfo(
                 name=peer.name,
@@ -150,12 +156,21 @@ def _infos(
                 key_age_s=None if channels is None else channels.key_age_s(peer.name),
                 key_epoch=None if channels is None else channels.epoch(peer.name),
                 admitted=peer.name in admitted,
+                known_by=known_by(config.keyring) if shown is None else shown.how,
+                certificate=None if shown is None else shown.serial.hex(),
                 endpoints=list(map(str, peer.host.endpoints)) or None,
                 next_hops=_next_hops(engine, peer),
                 followed=followed.get(peer.name),
             )
         )
     return found
+
+
+def known_by(ring: Keyring | None) -> KnownBy:
+    """Return by what a host is known that has shown no certificate."""
+    if ring is None:
+        return "nothing"
+    return "secret" if ring.simple else "file"
 
 
 def _next_hops(engine: Engine, peer: Peer) -> list[str | None] | None:

@@ -53,12 +53,14 @@ class StatusReport(Live):
         """Return the state of the daemon as a whole."""
         engine = self._engine
         config, datapath, clock = engine.config, engine.datapath, engine.clock
-        found = health.examine(engine)
+        found, trust = health.examine(engine), self._running.trust
+        reasons = [*trust.reasons(), *found.reasons]
+        ring = config.keyring
         return Status(
             host=config.host.name,
             version=__version__,
-            state="stopping" if self._running.stopping else "degraded" if found.reasons else "ok",
-            reasons=list(found.reasons),
+            state="stopping" if self._running.stopping else "degraded" if reasons else "ok",
+            reasons=reasons,
             pid=os.getpid(),
             config=str(config.path.absolute()),
             uptime_s=round(time.monotonic() - self._started, 3),
@@ -67,8 +69,10 @@ class StatusReport(Live):
             peers_total=len(config.peers),
             peers_up=len(engine.peers.answering),
             peers_silent=engine.peers.count(State.SILENT),
-            secured=config.keyring is not None,
-            public_key=None if config.keyring is None else encode_key(config.keyring.public),
+            secured=ring is not None,
+            public_key=None if ring is None else encode_key(ring.public),
+            known_by="invitation" if ring is not None and ring.invited else peers.known_by(ring),
+            revoked=sorted(each.name for each in trust.revocations),
             warnings=[
                 *peers.warnings(engine),
                 *self._running.admitted.warnings,

@@ -28,7 +28,7 @@ READING = {
 }  # fmt: skip
 WRITING = {
     "Allow", "ApplyConfig", "Capture", "ConfirmConfig", "Deny", "DiffConfig", "Drain", "ForgetPeer",
-    "MeasurePlane", "ProbePaths", "RotateKeys", "SetLogLevel", "Undrain",
+    "Invite", "MeasurePlane", "ProbePaths", "RevokePeer", "RotateKeys", "SetLogLevel", "Undrain",
 }  # fmt: skip
 
 

@@ -37,6 +37,7 @@ ARGUMENTS = {
     "path probe": ["h2"], "ping": ["h2"], "config diff": ["-"], "config apply": ["-"],
     "monitor": ["--count", "1", "--interval", "0.01"], "capture": ["--count", "1"],
     "key rotate": ["h2"], "peer show": ["h2"], "peer forget": ["h2"],
+    "peer revoke": ["h2"], "invite": ["h4"],
 }  # fmt: skip
 STREAMED = {"path watch"}
 

@@ -324,18 +324,18 @@ def test_anything_else_is_no_hello() -> None:
 # ---- files
 
 
-@pytest.mark.parametrize("secret", [True, False])
-def test_configuration_is_valid(secret: bool) -> None:
+@pytest.mark.parametrize("by", [files.SECRET, files.INVITATION, ""])
+def test_configuration_is_valid(by: str) -> None:
     room = Room([{("a", 0), ("b", 1)}, {("a", 1), ("b", 0)}], {"b": "fd99::2"})
     plan = room.settle()["b"]
-    text = files.configuration("b", OWN, ["eth1", "eth2"], plan, secret=secret)
+    text = files.configuration("b", OWN, ["eth1", "eth2"], plan, by=by)
     loaded = config.loads(text, Path("/run/mrcd/quick/mrcd.toml"))
     assert loaded.interfaces == ("eth2", "eth1"), "as the host has them that leads"
-    assert loaded.keys.insecure is not secret
-    if secret:
+    assert loaded.keys.insecure is (by == "")
+    if by:
         assert loaded.keys.discover
         assert loaded.peers == ()
-        (host,) = files.admitted(OWN, plan)
+        (host,) = files.admitted(OWN, plan, {})
         ring = identity.simple_keys(identity.Secret(KEY), "b", [])
         loaded = admission.joined(replace(loaded, keyring=ring), [host]).config
     (peer,) = loaded.peers
