@@ -3,12 +3,63 @@
 
 from __future__ import annotations
 
-import os
 import shutil
+import socket
 import subprocess
+import threading
+import time
+from typing import Any
 
+from cli.lab import processes, state
 from rigs.bare_hosts import MIDDLE
-from rigs.quick_hosts import Cluster, finished
+from rigs.lab_hosts import eventually
+from rigs.quick_hosts import Cluster, finished, inner
+from rigs.traffic import open_in
+
+EVERY_S = 0.001
+
+
+class Trickle:
+    """Datagrams from one host to another, one each millisecond; notes when the last arrived."""
+
+    def __init__(self, running: Any, source: str, target: str) -> None:
+        address = inner(running, target)
+        self._in = open_in(running.namespace(target), address, socket.SOCK_DGRAM)
+        self._in.bind((address, 0))
+        self._in.settimeout(0.1)
+        self._out = open_in(running.namespace(source), address, socket.SOCK_DGRAM)
+        self._out.connect(self._in.getsockname()[:2])
+        self._stop = threading.Event()
+        self.arrived = 0
+        self.last_s = 0.0
+        self._threads = [
+            threading.Thread(target=work, daemon=True) for work in (self._send, self._receive)
+        ]
+        for thread in self._threads:
+            thread.start()
+        eventually(lambda: self.arrived > 100, f"{target} hears {source}")
+
+    def _send(self) -> None:
+        while not self._stop.wait(EVERY_S):
+            try:
+                self._out.send(bytes(100))
+            except OSError:  # there is no route any more
+                continue
+
+    def _receive(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self._in.recv(2048)
+            except TimeoutError:
+                continue
+            self.arrived, self.last_s = self.arrived + 1, time.monotonic()
+
+    def close(self) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(5)
+        self._in.close()
+        self._out.close()
 
 
 class Invited(Cluster):
@@ -54,18 +105,26 @@ class Invited(Cluster):
         """Start the mrcd of a host that `quick` had started, with its files."""
         home, quick = self.folder / host, self.quick(host)
         command = [
-            "nsenter", f"--net=/run/netns/{self.namespace(host)}",
-            *self.daemon(), "--config", str(quick / "mrcd.toml"), "--state-dir", str(quick),
-            "--socket", str(home / "mrcd.sock"), "--bpffs", str(self.folder / "bpf" / host),
-            "--cache-dir", str(self.cache()),
+            *processes.daemon_command(), "--config", str(quick / "mrcd.toml"),
+            "--state-dir", str(quick), "--socket", str(home / "mrcd.sock"),
+            "--bpffs", str(self.folder / "bpf" / host), "--cache-dir", str(state.CACHE_DIR),
         ]  # fmt: skip
         with (quick / "mrcd.log").open("ab") as log:
-            subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self.processes[host] = processes.spawn(
+                self.namespace(host), command, stdout=log, stderr=subprocess.STDOUT
+            )
+
+    def kill(self, host: str) -> None:
+        """Kill the mrcd of a host; its files stay."""
+        self.kill_daemon(host)
+        if (process := self.processes.pop(host, None)) is not None:
+            process.wait(10)
 
     def replug(self, host: str) -> None:
         """Have a host reboot: it keeps its files, and its NICs have other addresses."""
         kept = self.folder / f"{host}.kept"
         shutil.copytree(self.quick(host), kept)
+        self.kill(host)
         self.power_off(host)
         self.plug(host)
         self.quick(host).parent.mkdir(exist_ok=True)
@@ -79,15 +138,3 @@ class Invited(Cluster):
 
     def journal(self, host: str) -> str:
         return (self.quick(host) / "mrcd.log").read_text(errors="replace")
-
-    @staticmethod
-    def daemon() -> list[str]:
-        from cli.lab.processes import daemon_command
-
-        return [*daemon_command()]
-
-    @staticmethod
-    def cache() -> os.PathLike[str]:
-        from cli.lab import state
-
-        return state.CACHE_DIR

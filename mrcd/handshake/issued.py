@@ -70,9 +70,10 @@ class Issued:
             )
         self._records[ident] = Record(ident, name, end_s)
 
-    def withdraw(self, name: str) -> int:
+    def withdraw(self, name: str, *, now_s: int) -> int:
         """Have the open invitations for a host end now; return how many there were."""
-        found = [e for e in self if e.name == name and not e.used and not e.withdrawn]
+        unused = [e for e in self if e.name == name and not e.used and not e.withdrawn]
+        found = [each for each in unused if now_s < each.end_s]
         for each in found:
             self._records[each.ident] = replace(each, withdrawn=True)
         return len(found)

@@ -268,7 +268,7 @@ class Trust:
                 f"no host {name} is known here, and no invitation for it was made here; --force "
                 "revokes the name all the same"
             )
-        withdrawn = self._issued.withdraw(name)
+        withdrawn = self._issued.withdraw(name, now_s=int(time.time()))
         if withdrawn:
             self._save_issued()
         self._revoke(authority, name, REVOKED)
