@@ -114,7 +114,7 @@ class Running:
             hurry=lambda: self.discovering.begin(),
             refused=self.admitted.refuse,
         )
-        self.trust = Trust(state_dir, lambda: self.config, ties)
+        self.trust = Trust(state_dir, lambda: self.config, ties, self.admitted.findings)
         self.discovering = Discovering(
             self._in_force, self._met, self._left, self._found, self.trust
         )

@@ -176,7 +176,12 @@ def _key_files(found: Config | None) -> dict[str, str]:
     if found is None:
         return {}
     keys, owners = found.keys, {}
-    for name in (keys.private_key_file, keys.preshared_key_file, keys.secret_file):
+    for name in (
+        keys.private_key_file,
+        keys.preshared_key_file,
+        keys.secret_file,
+        keys.invitation_file,
+    ):
         if name is not None:
             file = found.path.parent / name
             with contextlib.suppress(OSError):

@@ -214,16 +214,22 @@ class Asking:
         return Grant(said.certificate, said.hello_key, said.psk)
 
 
+def is_for(exchange: bytes, datagram: bytes) -> bool:
+    """Return whether a datagram is a request to the owner of a key, at the price of a hash."""
+    if len(datagram) > DATAGRAM_MAX or not datagram.startswith(REQUEST):
+        return False
+    tag, message = datagram[4 : 4 + _MAC], datagram[4 + _MAC :]
+    return hmac.compare_digest(tag, _mac(exchange, message))
+
+
 class Request:
     """A request as the authority has read it: the invitation, and the keys of the host."""
 
     def __init__(self, authority: Authority, datagram: bytes) -> None:
         """Read a datagram; raise BadRequest if it is none that this authority can answer."""
+        if not is_for(authority.exchange.public, datagram):
+            raise BadRequest("it is no request, or for another authority")
         tag, message = datagram[4 : 4 + _MAC], datagram[4 + _MAC :]
-        if len(datagram) > DATAGRAM_MAX or not datagram.startswith(REQUEST):
-            raise BadRequest("it is no request")
-        if not hmac.compare_digest(tag, _mac(authority.exchange.public, message)):
-            raise BadRequest("it is for another authority")
         try:
             self._noise = Responder(authority.exchange, message, _PROLOGUE)
             said = msgspec.msgpack.decode(self._noise.payload, type=_Request)

@@ -83,20 +83,23 @@ class Membership:
         self.pending: Joining | None = None
 
     def load(self, other: Path | None = None) -> None:
-        """Read the file, or `other` if there is none; raise ConfigError if it cannot be used."""
-        for path in (self._path, other):
-            if path is None or not path.exists():
-                continue
-            try:
-                content = json.loads(keyfiles.read_text(path))
-                self.member = _taken(content["member"])
-                self.pending = _taken(content["pending"])
-            except keyfiles.KeyFileError as error:
-                raise ConfigError([f"{path}: {error}"]) from None
-            except (ValueError, KeyError, TypeError, invitation.BadInvitation):
-                wrong = f"{path}: is damaged: restore it, or remove it and get a new invitation"
-                raise ConfigError([wrong]) from None
+        """Read the file, or `other` if that is newer; raise ConfigError if it cannot be used.
+
+        `other` is where `mrcctl quick save` puts it, beside the configuration.
+        """
+        there = [path for path in (self._path, other) if path is not None and path.exists()]
+        if not there:
             return
+        path = max(there, key=lambda each: each.stat().st_mtime_ns)
+        try:
+            content = json.loads(keyfiles.read_text(path))
+            self.member = _taken(content["member"])
+            self.pending = _taken(content["pending"])
+        except keyfiles.KeyFileError as error:
+            raise ConfigError([f"{path}: {error}"]) from None
+        except (ValueError, KeyError, TypeError, invitation.BadInvitation):
+            wrong = f"{path}: is damaged: restore it, or remove it and get a new invitation"
+            raise ConfigError([wrong]) from None
 
     def take(self, invited: Invitation | None) -> None:
         """Make keys for an invitation that is news."""

@@ -84,15 +84,15 @@ class Revoked:
 class Trust:
     """The part of one daemon that knows which hosts count."""
 
-    def __init__(self, folder: Path, config: Current, ties: Ties) -> None:
-        self.findings = Findings()
-        self.revocations = Revocations()
+    def __init__(self, folder: Path, config: Current, ties: Ties, findings: Findings) -> None:
+        """Keep files in a state folder; what is wrong with them becomes a finding."""
+        self._revocations = Revocations()
         self._config = config
         self._ties = ties
         self._membership = Membership(folder / MEMBERSHIP)
-        self._list = KeptFile(folder / LISTS, "the revocations", self.findings)
+        self._list = KeptFile(folder / LISTS, "the revocations", findings)
         self._kept: tuple[bytes, ...] = ()
-        self._invitations = KeptFile(folder / INVITATIONS, "the invitations", self.findings)
+        self._invitations = KeptFile(folder / INVITATIONS, "the invitations", findings)
         self._issued = Issued()
         self._voice: tuple[object, Trusted | None] = (), None
         self._authority: tuple[Secret, Authority] | None = None
@@ -147,12 +147,18 @@ class Trust:
         by = (ring.secret, ring.member, config.host.name)
         if self._voice[0] != by:
             former = self._voice[1]
-            found = voice.of(ring, config.host.name, self.revocations)
+            found = voice.of(ring, config.host.name, self._revocations)
             self._voice = by, found
             if found is not None and (former is None or former.authority != found.authority):
-                found.revocations = self.revocations = Revocations()
-                self.revocations.merge(found.authority, self._kept)
+                found.revocations = self._revocations = Revocations()
+                self._revocations.merge(found.authority, self._kept)
         return self._voice[1]
+
+    @property
+    def revocations(self) -> Revocations:
+        """The list of revocations, those of an earlier daemon included."""
+        self.voice()
+        return self._revocations
 
     def heard(self, heard: Heard) -> None:
         """Take notice of a Hello, and of whether its host has the same revocations."""
@@ -347,9 +353,11 @@ class Trust:
         """Return the answer to a host that wants to join; None if it is not for this host."""
         config = self._config()
         ring, now = config.keyring, time.monotonic_ns()
-        if ring is None or ring.secret is None or not self._may(now):
+        if ring is None or ring.secret is None or not config.keys.discover:
             return None
         authority = self._authority_of(ring.secret)
+        if not invitation.is_for(authority.exchange.public, datagram) or not self._may(now):
+            return None
         try:
             request = Request(authority, datagram)
         except BadRequest:
