@@ -18,7 +18,7 @@ from mrcd.config.render import render
 from mrcd.fabric import description, digest
 from mrcd.fabric.hosts import Host
 from mrcd.handshake import identity
-from mrcd.handshake.identity import Secret, encode_key
+from mrcd.handshake.identity import NO_PSK, Member, Secret, encode_key
 from mrcd.linux.privileged import permits, requests
 
 SECRET = bytes(range(32))
@@ -311,6 +311,42 @@ def test_found_hosts_are_joined_after_a_restart_unless_a_file_lists_them(tmp_pat
 def test_what_discover_needs(tmp_path: Path, old: str, new: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         made(tmp_path, NETWORK.replace(old, new))
+
+
+@pytest.mark.parametrize(
+    ("keys", "problem"),
+    [
+        ('secret_file = "s"', "is not used with invitation_file"),
+        ('private_key_file = "s"', "is not used with invitation_file"),
+        ("insecure = true", "is not used with insecure = true"),
+        ("admit = true", "there is no secret_file"),
+    ],
+)
+def test_what_an_invitation_stands_beside(tmp_path: Path, keys: str, problem: str) -> None:
+    text = NETWORK.replace('secret_file = "s"', f'invitation_file = "i"\n{keys}')
+    with pytest.raises(ConfigError, match=problem):
+        made(tmp_path, text)
+
+
+def test_invitation_needs_discover(tmp_path: Path) -> None:
+    text = NETWORK.replace('secret_file = "s"', 'invitation_file = "i"')
+    with pytest.raises(ConfigError, match="write discover = true"):
+        made(tmp_path, text.replace("discover = true", "discover = false"))
+
+
+def test_invited_host_knows_peers_by_their_keys(tmp_path: Path) -> None:
+    """The key of an admitted host is that of its certificate; nothing follows from a secret."""
+    there = made(tmp_path, NETWORK.replace('secret_file = "s"', 'invitation_file = "i"'))
+    member = Member(Secret(bytes(32)), b"", b"", Secret(bytes(32)))
+    ring = identity.invited_keys(identity.private_key(bytes(32)), None, NO_PSK, member)
+    public = encode_key(identity.public_key(identity.private_key(b"\x07" * 32)))
+    known = replace(met(), public_key=public)
+    assert admission.joined(there, [known]).config.admitted == ()  # it has not joined yet
+    joined = admission.joined(replace(there, keyring=ring), [known, met("x", 4)])
+    assert joined.config.admitted == ("c",)
+    assert joined.left_out == {"x": "the public key of x is not known"}
+    assert joined.config.keyring is not None
+    assert encode_key(joined.config.keyring.peers["c"]) == public
 
 
 def test_discover_is_not_for_fabrics(tmp_path: Path) -> None:

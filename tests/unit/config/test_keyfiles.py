@@ -22,7 +22,8 @@ from mrcd.config.keyfiles import KeyFileError, with_keys
 from mrcd.config.render import render
 from mrcd.config.sections import Keys
 from mrcd.fabric import description
-from mrcd.handshake import identity
+from mrcd.handshake import identity, invitation
+from mrcd.handshake.authority import Authority
 from mrcd.handshake.identity import Secret, encode_key, public_key
 from mrcd.survey import messages
 
@@ -62,7 +63,7 @@ def load(folder: Path, keys: str, host: str = HOST) -> Config:
 
 def problems(folder: Path, keys: str) -> list[str]:
     with pytest.raises(ConfigError) as caught:
-        load(folder, keys)
+        load(folder, keys, "" if "[host]" in keys else HOST)
     for problem in caught.value.problems:
         assert problem.startswith(f"{folder}/"), problem
         for secret in (PRIVATE["h1"].reveal(), b"\x11" * 32, SECRET):
@@ -350,3 +351,51 @@ def test_survey__hosts_agree_on_the_fabric_while_keys_change(folder: Path) -> No
     before = messages.digest(description.load(folder / "fabric.toml"))
     write_fabric(folder, h2="")
     assert messages.digest(description.load(folder / "fabric.toml")) == before
+
+
+# ---- invitations
+
+INVITED = (
+    '[host]\nname = "c"\n[mrc0]\naddresses = ["10.99.0.3/24"]\n[keys]\n'
+    'invitation_file = "invitation"\ndiscover = true\n[[plane]]\ninterface = "eth1"\n'
+)
+
+
+def invited(folder: Path, name: str = "c", mode: int = 0o600) -> str:
+    """Write an invitation into the file that INVITED names, and return it."""
+    made = invitation.make(
+        Authority(Secret(SECRET)), name, "a", ident=bytes(16), end_s=1
+    ).text  # fmt: skip
+    (folder / "invitation").write_text(made + "\n")
+    (folder / "invitation").chmod(mode)
+    return made
+
+
+def test_invitation_is_read(tmp_path: Path) -> None:
+    ring = load(tmp_path, INVITED, "").keyring
+    assert ring is not None
+    assert (ring.invited, ring.invitation, ring.admits) == (True, None, False)  # it may have joined
+    text = invited(tmp_path)
+    ring = load(tmp_path, INVITED, "").keyring
+    assert ring is not None
+    assert ring.invitation == Secret(text.encode())
+    assert text not in repr(ring)
+    assert text not in render(load(tmp_path, INVITED, ""))
+
+
+def test_invitation_that_cannot_be_used(tmp_path: Path) -> None:
+    where = 'mrcd.toml: keys.invitation_file: "invitation": '
+    invited(tmp_path, mode=0o644)
+    (problem,) = problems(tmp_path, INVITED)
+    assert problem.startswith(f"{where}has the mode 0644")
+    text = invited(tmp_path, "d")
+    (problem,) = problems(tmp_path, INVITED)
+    assert problem == (
+        f"{where}is for a host d, and [host] name is c; ask for one by `mrcctl invite c`"
+    )
+    (tmp_path / "invitation").write_text(text[:-9])
+    (problem,) = problems(tmp_path, INVITED)
+    assert problem == f"{where}is damaged: copy the whole line again"
+    listed = '[[peer]]\nname = "b"\nendpoints = ["fe80::b"]\nallowed = ["10.99.0.2/32"]\n'
+    (problem,) = problems(tmp_path, INVITED + listed)
+    assert "[[peer]]: is not for a host that was invited" in problem

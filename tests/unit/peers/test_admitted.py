@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from ipaddress import ip_interface
 from pathlib import Path
 
 import pytest
 
 from mrcd.fabric.hosts import Host
+from mrcd.handshake.identity import encode_key
 from mrcd.peers.admitted import BURST, GAP_NS, NAME, REFUSED_MAX, Admitted
 
 pytestmark = pytest.mark.usefixtures("logged")
@@ -34,9 +36,25 @@ def test_hosts_survive_a_restart_in_order(tmp_path: Path) -> None:
     assert loaded(tmp_path).hosts == (H9,)
 
 
+def test_certificates_are_kept_with_their_hosts(tmp_path: Path) -> None:
+    first = loaded(tmp_path)
+    key = encode_key(bytes(range(32)))
+    first.add([replace(H9, public_key=key), H10], {"h9": b"certificate"})
+    again = loaded(tmp_path)
+    assert again.hosts == (replace(H9, public_key=key), H10)
+    assert again.certificates == {"h9": b"certificate"}
+    again.add([H9])
+    assert loaded(tmp_path).certificates == {}
+    again.add([H9], {"h9": b"another"})
+    again.drop(["h9"])
+    assert again.certificates == loaded(tmp_path).certificates == {}
+
+
 @pytest.mark.parametrize(
     "damage", ["{", "[]", '{"hosts": [{"name": "h9"}]}', '{"hosts": [{"name": "h9", "t0": 2, '
-               '"port": 9, "addresses": ["x"]}]}'],
+               '"port": 9, "addresses": ["x"]}]}',
+               '{"hosts": [{"name": "h9", "t0": 2, "port": 9, "addresses": [], '
+               '"public_key": "x"}]}'],
 )  # fmt: skip
 def test_damaged_file_is_named_and_its_copy_used(tmp_path: Path, damage: str) -> None:
     loaded(tmp_path).add([H9])
