@@ -338,12 +338,26 @@ def _invited(file: TextIO, name: str | None, *, insecure: bool) -> Invitation:
     if insecure:
         raise click.UsageError("--insecure and --invitation: leave one of the two out")
     try:
+        _refuse_exposed(file)
         found = invitation.read(file.readline(invitation.TEXT_MAX * 2))
     except (invitation.BadInvitation, OSError, UnicodeDecodeError) as error:
         raise click.UsageError(f"the invitation {error}") from error
     if name not in (None, found.name):
         raise click.UsageError(f"--name {name}: the invitation is for {found.name}")
     return found
+
+
+def _refuse_exposed(file: TextIO) -> None:
+    """Raise UsageError for a file of which others have a copy, perhaps."""
+    try:
+        found = os.fstat(file.fileno())
+    except OSError:  # it is none of the kernel's
+        return
+    if stat.S_ISREG(found.st_mode) and found.st_mode & 0o077:
+        raise click.UsageError(
+            f"{file.name}: others may have read the invitation: `chmod 600 {file.name}`, and ask "
+            "for another one if they have"
+        )
 
 
 def _agreed(

@@ -408,14 +408,20 @@ class Trust:
         if ring is None or not ring.invited or ring.invitation is None:
             return None
         if self._asking is None or self._asking[0] != ring.invitation:
-            self._membership.take(invitation.read(ring.invitation.reveal().decode()))
-            pending = self._membership.pending
-            self._asking = ring.invitation, None if pending is None else pending.asking()
-            self._refused = None
+            self._asking, self._refused = (ring.invitation, self._begun(ring.invitation)), None
         if self._refused is not None and now - self._refused[1] < REFUSED_NS:
             return None
         asking = self._asking[1]
         return None if asking is None else asking.request
+
+    def _begun(self, text: Secret) -> Asking | None:
+        """Return the question for an invitation; None if this host has its answer already."""
+        try:
+            self._membership.take(invitation.read(text.reveal().decode()))
+        except OSError as error:  # they are written again with the answer
+            log.warning("membership.unsaved", error=str(error))
+        pending = self._membership.pending
+        return None if pending is None else pending.asking()
 
     def answered(self, datagram: bytes) -> None:
         """Take what a host with the secret says to a request of this host."""
@@ -430,9 +436,11 @@ class Trust:
         elif answer is not None:
             try:
                 self._membership.granted(pending.granted(answer))
-            except (BadCertificate, OSError) as error:
+            except BadCertificate as error:
                 log.warning("membership.refused", reason=str(error))
                 return
+            except OSError as error:  # it is in force, and lost with this daemon
+                log.warning("membership.unsaved", error=str(error))
             self._asking = asking[0], None
             self._refused, self._out_told = None, False
             log.info("membership.granted", by=pending.invited.issuer)

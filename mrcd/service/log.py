@@ -90,6 +90,7 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "membership.granted": "This host has joined by its invitation, and has a certificate.",
         "membership.refused": "This host may not join by its invitation; the reason is given.",
         "membership.revoked": "This host was revoked: no host takes it as a peer.",
+        "membership.unsaved": "This host's own keys cannot be written, and are lost at a restart.",
         "message.received": "Debug: a message of a daemon arrived; a sealed one is told twice.",
         "message.sent": "Debug: a message to a peer's daemon was sent on a plane.",
         "metrics.failed": "A scrape of the metrics raised an error; the next one may succeed.",

@@ -130,13 +130,19 @@ def test_bad_use_of_an_invitation_is_refused_at_once(cluster: Invited) -> None:
         code, error = cluster.try_use("b", text, *more)
         assert (code, reason in error) == (2, True), error
         assert text not in error
+    exposed = cluster.folder / "exposed"
+    exposed.write_text(made)
+    exposed.chmod(0o644)
+    code, error = cluster.try_use("b", "", "--invitation", str(exposed))
+    assert (code, f"`chmod 600 {exposed}`" in error) == (2, True), error
     cluster.kill("a")
     code, error = cluster.try_use("b", made, "--wait", "4")
     assert code == 1
     assert "a, which has made the invitation, does not answer on eth1, eth2" in error
     cluster.start_again("a")
     eventually(lambda: cluster.status("a"), "a is up", STARTED_S)
-    cluster.use("b", made)
+    exposed.chmod(0o600)
+    cluster.use("b", "", "--invitation", str(exposed))
     eventually(lambda: cluster.established("a") == {"b"}, "b is in", SOON_S)
     code, _out, error = finished(cluster.mrcctl("b", "invite", "c"))
     assert (code, "b was invited, and only a host with the secret invites hosts" in error) == (

@@ -403,6 +403,20 @@ def test_full_disk_keeps_nobody_in(a: Host, monkeypatch: pytest.MonkeyPatch) -> 
     assert "revocations" in json.loads((a.home / trusts.LISTS).read_text())
 
 
+def test_full_disk_keeps_no_invited_host_out(
+    tmp_path: Path, a: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_arguments: object, **_more: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    host = Host(tmp_path, "c", a.trust.invite("c", 1).text)
+    monkeypatch.setattr("mrcd.config.keyfiles.place", full)
+    answer = a.trust.asked(request_of(host))
+    assert answer is not None
+    host.trust.answered(answer)
+    a.hear(host)
+
+
 def test_end_is_told_by_the_clock_of_the_host_that_waits(
     tmp_path: Path, a: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
