@@ -130,7 +130,7 @@ class Running:
         """Start the first engine. Raise what prevents it, with everything new removed again."""
         self._nl = nl
         self.admitted.load()
-        self.trust.load(self.config)
+        self.trust.load()
         self.config = self.trust.completed(self.config)
         self.admitted.drop(self.trust.outsiders([host.name for host in self.admitted.hosts]))
         self.config = self._settled(self.config)
@@ -326,7 +326,7 @@ class Running:
     def _joined(self, config: Config) -> Joined:
         """Return a configuration with the hosts that are admitted now."""
         files = self.trust.completed(admission.without_admitted(config))
-        return admission.joined(files, self.admitted.hosts)
+        return admission.joined(files, self.trust.counted(files, self.admitted.hosts))
 
     def _settled(self, files: Config) -> Config:
         """Return what the files say with the admitted hosts; forget those that they replace."""

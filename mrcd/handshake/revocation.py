@@ -160,9 +160,9 @@ class Revocations:
 
     def merge(self, authority: bytes, statements: Iterable[bytes]) -> list[Revocation]:
         """Take what the authority has said; return what is news."""
-        known = {each.statement for each in self}
-        news = []
-        for statement in statements:
+        given, news = [*statements], []
+        known = {each.statement for each in self} if given else set()
+        for statement in given:
             if statement in known:
                 continue
             try:

@@ -178,6 +178,13 @@ class Trusted:
         return found
 
 
+def authority_of(ring: Keyring) -> bytes | None:
+    """Return the public key by which certificates are checked; None without one."""
+    if ring.member is not None:
+        return ring.member.authority
+    return None if ring.secret is None else Authority(ring.secret).public
+
+
 def of(ring: Keyring, host: str, revocations: Revocations) -> Trusted | None:
     """Return the voice of a host with these keys; None if it cannot speak."""
     if ring.member is not None:

@@ -17,6 +17,8 @@ from typing import Any, Final
 from mrcd.config.config import Config, ConfigError, Current
 from mrcd.config.diff import CannotApply
 from mrcd.config.network import bad_name
+from mrcd.fabric.hosts import Host
+from mrcd.handshake import certificate as certificates
 from mrcd.handshake import invitation, issued, revocation, voice
 from mrcd.handshake.authority import Authority
 from mrcd.handshake.certificate import BadCertificate, Certificate, How
@@ -103,14 +105,12 @@ class Trust:
         self._paid_ns = 0
         self._rejections = Rejections("handshake.rejected")
         self._out_told = False
+        self._own_loaded = False
 
     # ---- files
 
-    def load(self, config: Config) -> None:
-        """Read what an earlier daemon has kept. ConfigError if this host's own keys are bad."""
-        ring = config.keyring
-        if ring is not None and ring.invited:
-            self._membership.load(config.path.parent / MEMBERSHIP)
+    def load(self) -> None:
+        """Read what an earlier daemon has kept."""
         self._kept = self._list.load(_statements) or ()
         self._issued = Issued(self._invitations.load(_records) or ())
 
@@ -120,10 +120,16 @@ class Trust:
         self._invitations.save_again()
 
     def completed(self, config: Config) -> Config:
-        """Return a configuration with this host's own keys, if it was invited."""
+        """Return a configuration with this host's own keys, if it was invited.
+
+        ConfigError if these cannot be read.
+        """
         ring = config.keyring
         if ring is None or not ring.invited:
             return config
+        if not self._own_loaded:
+            self._membership.load(config.path.parent / MEMBERSHIP)
+            self._own_loaded = True
         found = self._membership.ring(ring.invitation)
         if found is None and ring.invitation is None:
             name = config.keys.invitation_file
@@ -135,6 +141,25 @@ class Trust:
                 ]
             )
         return config if found is None else replace(config, keyring=found)
+
+    def counted(self, config: Config, hosts: Iterable[Host]) -> list[Host]:
+        """Return which admitted hosts are still known by the keys of a configuration.
+
+        After a change of the secret those are not which had certificates of before.
+        """
+        ring, shown = config.keyring, self._ties.certificates()
+        authority = None if ring is None else voice.authority_of(ring)
+        if authority is None:
+            return [*hosts]
+
+        def is_good(statement: bytes) -> bool:
+            try:
+                certificates.read(authority, statement)
+            except BadCertificate:
+                return False
+            return True
+
+        return [h for h in hosts if h.name not in shown or is_good(shown[h.name])]
 
     # ---- Hellos
 

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
 import shutil
+import signal
 import time
 from collections.abc import Iterator
 
@@ -267,6 +269,31 @@ def test_service_joins_by_a_file(cluster: Invited) -> None:
         lambda: cluster.warnings("a") + cluster.warnings("b"), STARTED_S,
     )  # fmt: skip
     transfer(cluster, "b", "a", inner(cluster, "a"))
+
+
+def test_another_secret_and_new_invitations(three: Invited) -> None:
+    """What is to be done once a host with the secret is lost: nobody of before gets anything."""
+    cluster = three
+    secret = cluster.quick("a") / "fabric.secret"
+    secret.write_bytes(base64.b64encode(os.urandom(32)) + b"\n")
+    os.kill(cluster.pids("a")[0], signal.SIGHUP)
+    eventually(lambda: not cluster.peers("a"), lambda: cluster.warnings("a"), SOON_S)
+    for host in ("b", "c"):
+        invitation = cluster.quick(host) / "invitation"
+        invitation.write_text(cluster.invite(host) + "\n")
+        invitation.chmod(0o600)
+        os.kill(cluster.pids(host)[0], signal.SIGHUP)
+        eventually(
+            lambda host=host: host in cluster.established("a"),
+            lambda host=host: cluster.warnings(host) + cluster.warnings("a"), SOON_S,
+        )  # fmt: skip
+    for host, others in (("a", "bc"), ("b", "ac"), ("c", "ab")):
+        eventually(
+            lambda host=host, others=others: cluster.established(host) == {*others},
+            lambda host=host: f"{host} is complete: {cluster.warnings(host)}", SOON_S,
+        )  # fmt: skip
+    transfer(cluster, "b", "c", inner(cluster, "c"))
+    transfer(cluster, "c", "a", inner(cluster, "a"))
 
 
 def test_host_with_the_secret_that_is_revoked() -> None:

@@ -70,7 +70,7 @@ class Host:
         self.findings = Findings()
         self.ties = ties
         self.trust = Trust(self.home, lambda: self.config, ties, self.findings)
-        self.trust.load(self.config)
+        self.trust.load()
         self.config = self.trust.completed(self.config)
 
     def _changed(self) -> None:
@@ -184,7 +184,7 @@ def test_saved_membership_beside_the_configuration_counts_if_it_is_newer(
     (host.home / "invitation").unlink()
     host.config = replace(with_keys(config.loads(host.text, saved / "mrcd.toml")))
     other = Trust(host.home, lambda: host.config, host.ties, Findings())
-    other.load(host.config)
+    other.load()
     completed = other.completed(host.config)
     assert completed.keyring is not None
     assert completed.keyring.member is not None
@@ -379,6 +379,17 @@ def test_another_secret_begins_with_no_revocations(a: Host) -> None:
     a.start()
     assert a.trust.voice() is not None
     assert len(a.trust.revocations) == 0
+
+
+def test_certificates_of_another_secret_are_no_keys(cluster: dict[str, Host]) -> None:
+    a = cluster["a"]
+    hosts = [peer.host for peer in a.config.peers]
+    assert a.trust.counted(a.config, hosts) == hosts
+    a._write("secret", encode_key(bytes(32)))
+    files = with_keys(config.loads(a.text, a.home / "mrcd.toml"))
+    assert a.trust.counted(files, [*hosts, network.host("by-secret", [])]) == [
+        network.host("by-secret", [])
+    ]
 
 
 def test_damaged_list_is_named_and_its_copy_used(a: Host) -> None:
