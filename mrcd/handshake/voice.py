@@ -44,11 +44,12 @@ class _Body(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Out(BadHello):
-    """The host that says Hello was revoked."""
+    """The host that says Hello was revoked; `untold`: no Hello of ours tells it yet."""
 
-    def __init__(self, name: str, told: str) -> None:
+    def __init__(self, name: str, told: str, *, untold: bool) -> None:
         super().__init__(f"{name} {told}")
         self.name = name
+        self.untold = untold
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,23 +150,23 @@ class Trusted:
         hello = hellos.decode(said.hello, self._key)
         try:
             shown = self.checked(said.certificate)
+            if (found := self.revocations.of(shown)) is not None:
+                raise Out(shown.name, found.told, untold=self._note(shown.name))
             authorities.read(shown.signing, _CONTEXT, statement)
         except (BadCertificate, authorities.Unsigned) as error:
             raise BadHello(str(error)) from None
         if shown.name != hello.name:
             raise BadHello(f"its host is {shown.name}, and says to be {hello.name}")
         self._news += self.revocations.merge(self.authority, said.notices)
-        if (found := self.revocations.of(shown)) is not None:
-            self._note(shown.name)
-            raise Out(shown.name, found.told)
         return Heard(hello, shown, said.digest)
 
-    def _note(self, name: str) -> None:
-        """Tell a host in the next Hellos that it is out."""
-        self._notices.pop(name, None)
+    def _note(self, name: str) -> bool:
+        """Tell a host in the next Hellos that it is out; return whether that is news."""
+        untold = self._notices.pop(name, 0) == 0
         while len(self._notices) >= NOTICES_MAX:
             del self._notices[next(iter(self._notices))]
         self._notices[name] = REPEATED
+        return untold
 
     def checked(self, statement: bytes) -> Certificate:
         """Return the certificate in a statement; raise BadCertificate if it is none of ours."""

@@ -231,9 +231,9 @@ class Discovering:
             return before[2]
         try:
             heard = voice.hear(datagram)
-        except Out:
-            self._trust.look_for_news()
-            self.begin()  # it must hear that it is out
+        except Out as out:
+            if out.untold:
+                self.begin()  # it must hear that it is out
             return None
         except BadHello:
             return None

@@ -112,7 +112,10 @@ def test_host_that_is_out_is_not_heard_and_is_told() -> None:
     a.revocations.revoke(AUTHORITY, "c", now_s=1, by="a")
     with pytest.raises(Out, match="c was revoked on a") as error:
         a.hear(c.say(hello("c")))
-    assert error.value.name == "c"
+    assert (error.value.name, error.value.untold) == ("c", True)
+    with pytest.raises(Out) as error:
+        a.hear(c.say(hello("c")))
+    assert not error.value.untold
     assert (c.out, d.out) == (None, None)
     said = a.say(hello("a"))
     c.hear(said)
