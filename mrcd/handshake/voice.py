@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Hellos with the certificate of their host, and signed by it (pure).
 
-    "MRCh" | signature 64 | certificate, digest of the list of revocations, notices, Hello
+    "MRCh" | tag 16 | signature 64 | certificate, digest of the revocations, notices, Hello
 
-The tag of the Hello inside keeps those out that are no hosts of the cluster, at the price of a
-hash. The signature keeps a host, also one that was put out and knows the key of the tags, from
-speaking for another. A notice is a revocation: a host that is out and does not know it reads it.
+The tag keeps those out that are no hosts of the cluster, at the price of a hash, and before
+anything is read. The signature keeps a host, also one that was put out and knows the key of the
+tags, from speaking for another. A notice is a revocation: a host that is out and does not know it
+reads it.
 """
 
 from __future__ import annotations
 
+import hmac
 from dataclasses import dataclass
 from typing import Annotated, Final, Protocol
 
@@ -22,7 +24,7 @@ from mrcd.handshake import hello as hellos
 from mrcd.handshake.authority import SIGNATURE_BYTES, Authority, Signer
 from mrcd.handshake.certificate import CERTIFICATE_MAX, BadCertificate, Certificate
 from mrcd.handshake.datagram import NO_MESSAGE
-from mrcd.handshake.hello import BadHello, Hello
+from mrcd.handshake.hello import TAG_BYTES, BadHello, Hello
 from mrcd.handshake.identity import Keyring, Member
 from mrcd.handshake.revocation import DIGEST_BYTES, Revocation, Revocations, Statement
 
@@ -33,6 +35,8 @@ KNOWN_MAX: Final = 1024
 REPEATED: Final = 16
 """A notice is in so many Hellos after the last one of the host that is out."""
 _CONTEXT: Final = b"mrcd 1 hello\0"
+_TAG_CONTEXT: Final = b"mrcd 1 hello tag\0"
+_HEAD: Final = len(MAGIC) + TAG_BYTES
 _NO_LIST: Final = Revocations().digest
 
 
@@ -124,7 +128,11 @@ class Trusted:
         """Return a Hello as a datagram."""
         inner = hellos.encode(hello, self._key)
         said = _Body(self.own.statement, self.revocations.digest, self._noticed(), inner)
-        return MAGIC + self._signer.sign(_CONTEXT, msgspec.msgpack.encode(said))
+        statement = self._signer.sign(_CONTEXT, msgspec.msgpack.encode(said))
+        return MAGIC + self._tag(statement) + statement
+
+    def _tag(self, statement: bytes) -> bytes:
+        return hmac.digest(self._key, _TAG_CONTEXT + statement, "blake2s")[:TAG_BYTES]
 
     def _noticed(self) -> tuple[bytes, ...]:
         found = []
@@ -142,7 +150,9 @@ class Trusted:
         if not datagram.startswith(MAGIC):
             hellos.decode(datagram, self._key)  # says in most cases what is wrong
             raise BadHello("its host shows no certificate")
-        statement = datagram[len(MAGIC) :]
+        tag, statement = datagram[len(MAGIC) : _HEAD], datagram[_HEAD:]
+        if not hmac.compare_digest(tag, self._tag(statement)):
+            raise BadHello("its host has another secret, or none")
         try:
             said = msgspec.msgpack.decode(statement[SIGNATURE_BYTES:], type=_Body)
         except NO_MESSAGE as error:

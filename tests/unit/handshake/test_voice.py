@@ -91,7 +91,13 @@ def test_host_speaks_for_itself_only() -> None:
 
 
 def test_damaged_hello_is_refused() -> None:
-    a, said = by_secret("a"), invited("c").say(hello("c"))
+    """Also by a host that can make a tag."""
+    a, c = by_secret("a"), invited("c")
+    said = c.say(hello("c"))
+    for at in range(20, len(said)):
+        wrong = said[20:at] + bytes([said[at] ^ 1]) + said[at + 1 :]
+        with pytest.raises(BadHello):
+            a.hear(voice.MAGIC + c._tag(wrong) + wrong)
     for at in range(len(said)):
         with pytest.raises(BadHello):
             a.hear(said[:at] + bytes([said[at] ^ 1]) + said[at + 1 :])
@@ -104,7 +110,11 @@ def test_damaged_hello_is_refused() -> None:
 )
 def test_nonsense_is_refused(body: bytes) -> None:
     with pytest.raises(BadHello):
-        by_secret("a").hear(voice.MAGIC + bytes(64) + body)
+        by_secret("a").hear(voice.MAGIC + bytes(16 + 64) + body)
+    invited_host = invited("c")  # which knows the key of the tags
+    statement = invited_host._signer.sign(b"mrcd 1 hello\0", body)
+    with pytest.raises(BadHello):
+        by_secret("a").hear(voice.MAGIC + invited_host._tag(statement) + statement)
 
 
 def test_host_that_is_out_is_not_heard_and_is_told() -> None:
