@@ -221,6 +221,15 @@ static __always_inline int receive_probe(struct hook_ctx *ctx, const struct mrc_
 	return hand_over(ctx, pkt, MRC_ETH_PROTO);
 }
 
+/* Is a plane to a peer a spare one? A shorter way by it is not that of data, which would seem to queue. */
+static __always_inline u32 is_spare(u32 peer_index, u32 plane)
+{
+	struct mrc_peer *peer = peer_get(peer_index);
+	struct mrc_host *h = host_get();
+
+	return h && peer && (spare_planes(h, peer) >> (plane & 7) & 1);
+}
+
 /* The answer to one of our probes: the path works. */
 static __always_inline int receive_probe_reply(const struct packet *pkt, u32 probe_id, u32 marked)
 {
@@ -253,7 +262,7 @@ static __always_inline int receive_probe_reply(const struct packet *pkt, u32 pro
 	b = balance_get(q->peer);
 	if (b)
 		b->heard_ns = now;
-	if (b && (!b->probed_ns || rtt < b->probed_ns))
+	if (b && !is_spare(q->peer, path_plane(id)) && (!b->probed_ns || rtt < b->probed_ns))
 		b->probed_ns = rtt;
 	bpf_spin_lock(&tx->lock);
 	path_answered(tx, path, id, now, marked, &move);

@@ -197,6 +197,21 @@ def test_spare_planes_are_compared_while_they_carry_data(judged: Rig) -> None:
     assert judge(judged, seen, 30)[2] < FULL
 
 
+def test_shorter_way_by_a_spare_plane_is_not_the_way_of_data(one: Rig, far: Far) -> None:
+    """Congestion control would take the difference for a queue."""
+
+    def probed() -> int:
+        peer = one.table.peers.indices["h2"]
+        return one.dp.read("balances", peer, ABI.structs["mrc_balance"])["probed_ns"]
+
+    one.withdraw(ev_of(2, 1), ev_of(MAIN, 1))
+    spray(one)
+    answer_probe(one, far, ev_of(2, 1))
+    assert probed() == 0
+    answer_probe(one, far, ev_of(MAIN, 1))
+    assert probed() > 0
+
+
 # ---- kept
 
 
