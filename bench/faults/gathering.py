@@ -132,10 +132,11 @@ def _idle(
     count: int, planes: int,
 ) -> None:  # fmt: skip
     for_s, hellos = now - since[3], said - since[0]
+    cpu = 100 * (time.process_time() - since[4]) / count / for_s
     print(f"afterwards, for {for_s:.0f} s: {hellos / for_s / planes:.1f} Hellos a second on each "
           f"network, {(bytes_ - since[1]) / hellos:.0f} bytes; "
           f"{(read - since[2]) / count / for_s:.2f} a second have to be read by a host; "
-          f"{100 * (time.process_time() - since[4]) / count / for_s:.2f} % of a CPU for each")  # fmt: skip
+          f"{cpu:.2f} % of a CPU for each")  # fmt: skip
 
 
 if __name__ == "__main__":
