@@ -19,9 +19,9 @@ host probes what.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 from mrcd.fabric import naming, usid
 from mrcd.fabric.description import Fabric, Host
@@ -34,12 +34,16 @@ LOOPS_MAX = 4096
 Members = dict[int, list[Host]]
 
 Kind = Literal["near", "up", "far"]
-ElementKind = Literal["nic", "link", "t0", "t1"]
+ElementKind = Literal["nic", "link", "t0", "t1", "network", "pair", "host"]
 
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """A part of the fabric that can fail: a NIC link, a link between switches, or a switch."""
+    """A part of the fabric that can fail: a NIC link, a link between switches, or a switch.
+
+    Where there is no fabric (mrcd/survey/pairs.py) it is a NIC, the way between two, the network of
+    a plane, or a host with all of its NICs. `plane` is -1 for a host.
+    """
 
     name: str
     kind: ElementKind
@@ -47,8 +51,36 @@ class Element:
 
     @property
     def is_switch(self) -> bool:
-        """Return whether the element is a switch."""
-        return self.kind in ("t0", "t1")
+        """Return whether the element is a switch, or stands for as many others as one does."""
+        return self.kind in ("t0", "t1", "network", "host")
+
+
+class Trip(Protocol):
+    """What probes cross: a loop, or the way from one host to another."""
+
+    @property
+    def host(self) -> Host:
+        """Return the host that counts the probes."""
+
+    @property
+    def plane(self) -> int:
+        """Return the plane."""
+
+    @property
+    def kind(self) -> str:
+        """Return what trips are alike."""
+
+    @property
+    def crossings(self) -> Mapping[Element, int]:
+        """Return the elements that are crossed, and how many times."""
+
+    @property
+    def hops(self) -> int:
+        """Return how many times a healthy network may lose a probe by chance."""
+
+    @property
+    def title(self) -> str:
+        """Return the trip in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +121,16 @@ class Loop:
         if self.kind == "far":
             found |= {t1(plane, m): 2, t0(plane, k): 1, link(plane, k, m): 2}
         return found
+
+    @property
+    def hops(self) -> int:
+        """How many times a probe crosses anything."""
+        return sum(self.crossings.values())
+
+    @property
+    def title(self) -> str:
+        """The loop in words."""
+        return f"{self} and back"
 
     def __str__(self) -> str:
         stops = [self.host.name, naming.t0(self.plane, self.host.t0)]

@@ -6,7 +6,7 @@ from __future__ import annotations
 import statistics
 import time
 
-from mrcd.fabric.loops import Element, link, nic, t0, t1
+from mrcd.fabric.loops import Element, Loop, link, nic, t0, t1
 from mrcd.model import (
     SCHEMA_VERSION,
     ElementInfo,
@@ -105,11 +105,11 @@ def _latencies(seen: list[Seen]) -> dict[Element, float]:
     """
     trips: dict[tuple[str, int, int, int], float] = {}
     for one in seen:
-        if one.rtt_us is not None:
+        if one.rtt_us is not None and isinstance(one.loop, Loop):
             trips[one.loop.host.name, one.loop.plane, one.loop.t1, one.loop.t0] = one.rtt_us
     samples: dict[Element, list[float]] = {}
     for one in seen:
-        if one.rtt_us is None:
+        if one.rtt_us is None or not isinstance(one.loop, Loop):
             continue
         host, plane, m, k = one.loop.host, one.loop.plane, one.loop.t1, one.loop.t0
         if one.loop.kind == "near":

@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from mrcd.fabric.loops import Element, Loop
+from mrcd.fabric.loops import Element, Trip
 from mrcd.survey import messages
 from mrcd.survey.history import MEMORY, RECENT, History, Tally
 from mrcd.survey.inference import Seen
@@ -45,13 +45,13 @@ class Evidence:
 
     def __init__(
         self,
-        loops: Mapping[str, Callable[[], Sequence[Loop]]],
+        loops: Mapping[str, Callable[[], Sequence[Trip]]],
         fabric_digest: int,
         interval_ns: int = INTERVAL_NS,
     ) -> None:
         """Hold no counts yet; `loops` makes the loops of each host that may send totals."""
         self._makers = loops
-        self._loops: dict[str, Sequence[Loop]] = {}
+        self._loops: dict[str, Sequence[Trip]] = {}
         self._digest = fabric_digest
         self._interval_ns = interval_ns
         self._totals: dict[str, dict[int, Total]] = {}
@@ -59,7 +59,7 @@ class Evidence:
         self._history = History()
         self.heard_ns: dict[str, int] = {}
 
-    def loops(self, host: str) -> Sequence[Loop]:
+    def loops(self, host: str) -> Sequence[Trip]:
         """Return the loops of one host."""
         if host not in self._loops:
             self._loops[host] = self._makers[host]()

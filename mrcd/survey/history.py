@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from mrcd.fabric.loops import Loop
+from mrcd.fabric.loops import Trip
 
 RECENT: Final = 3
 """Intervals in a unit; the intervals of a unit are always examined together."""
@@ -69,14 +69,14 @@ class History:
 
     def __init__(self) -> None:
         """Start without hosts and counts."""
-        self._parts: dict[str, dict[int, list[Loop]]] = {}
+        self._parts: dict[str, dict[int, list[Trip]]] = {}
         self._places: dict[str, list[tuple[Part, int]]] = {}
         self._intervals: dict[int, dict[Part, Tally]] = {}  # a block is at its last interval
         self._lossy: set[int] = set()  # intervals in which anything was lost
 
-    def know(self, host: str, loops: Sequence[Loop]) -> None:
+    def know(self, host: str, loops: Sequence[Trip]) -> None:
         """Register a host's loops in the order of its numbers; required before `add`."""
-        parts: dict[int, list[Loop]] = {}
+        parts: dict[int, list[Trip]] = {}
         places = []
         for loop in loops:
             part = parts.setdefault(loop.plane, [])
@@ -84,7 +84,7 @@ class History:
             part.append(loop)
         self._parts[host], self._places[host] = parts, places
 
-    def loops(self, part: Part) -> Sequence[Loop]:
+    def loops(self, part: Part) -> Sequence[Trip]:
         """Return the loops of a part, in the order of its tallies."""
         host, plane = part
         return self._parts[host][plane]

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Literal
 
-from mrcd.fabric.loops import Element, Loop
+from mrcd.fabric.loops import Element, Trip
 from mrcd.survey.likelihood import S_MAX, Likelihood
 from mrcd.survey.likelihood import Seen as Seen
 
@@ -52,7 +52,7 @@ factor and by this time."""
 _SUSPECTS_MAX = 12  # per plane
 _SCREEN = 4  # candidates that each move fits in full
 
-FaultKind = Literal["dead", "loss", "slow"]
+FaultKind = Literal["dead", "loss", "slow", "damage", "repeat", "reorder", "flap"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,21 +76,21 @@ class Fault:
     certainty: float
     evidence: tuple[str, ...]
     alternatives: tuple[tuple[str, ...], ...]
-    telling: tuple[Loop, ...] = ()
+    telling: tuple[Trip, ...] = ()
 
 
 def infer(seen: Sequence[Seen]) -> list[Fault]:
     """Return the fewest faults that explain the counts of all hosts' loops, plane by plane."""
     useful = [one for one in seen if one.sent > 0]
-    noise = _noise(useful)
+    noise = noise_of(useful)
     planes: dict[int, list[Seen]] = {}
     for one in useful:
         planes.setdefault(one.loop.plane, []).append(one)
-    faults = [fault for plane in sorted(planes) for fault in _Plane(planes[plane], noise).faults()]
+    faults = [fault for plane in sorted(planes) for fault in Search(planes[plane], noise).faults()]
     return faults + _slow(useful, {fault.element for fault in faults})
 
 
-def _noise(seen: Iterable[Seen]) -> dict[str, float]:
+def noise_of(seen: Iterable[Seen]) -> dict[str, float]:
     """Return each host's loss per crossing, estimated from its better planes.
 
     With four planes the second best counts, and with eight the fourth, so that faults on half of
@@ -101,8 +101,7 @@ def _noise(seen: Iterable[Seen]) -> dict[str, float]:
     for one in seen:
         planes = sums.setdefault(one.loop.host.name, {})
         lost, crossed = planes.get(one.loop.plane, (0, 0))
-        hops = sum(one.loop.crossings.values())
-        planes[one.loop.plane] = (lost + one.lost, crossed + one.sent * hops)
+        planes[one.loop.plane] = (lost + one.lost, crossed + one.sent * one.loop.hops)
     found = {}
     for host, planes in sums.items():
         rates = sorted(lost / crossed for lost, crossed in planes.values())
@@ -111,7 +110,7 @@ def _noise(seen: Iterable[Seen]) -> dict[str, float]:
     return found
 
 
-class _Plane:
+class Search:
     """One plane: the counts of its loops, and the search for suspects."""
 
     def __init__(self, seen: Sequence[Seen], noise: Mapping[str, float]) -> None:
@@ -251,7 +250,7 @@ class _Plane:
         names = [tuple(sorted(self._elements[x].name for x in sets)) for sets in _minimal(same)]
         return certainty, tuple(sorted(names, key=lambda n: (len(n), n))), nearest
 
-    def _telling(self, suspects: frozenset[int], rival: frozenset[int]) -> tuple[Loop, ...]:
+    def _telling(self, suspects: frozenset[int], rival: frozenset[int]) -> tuple[Trip, ...]:
         """Return the loops that distinguish the two explanations, the most telling first."""
         told = sorted(self._model.telling(suspects, rival), reverse=True)
         return tuple(
@@ -282,7 +281,7 @@ def _minimal(sets: set[frozenset[int]]) -> list[frozenset[int]]:
 
 
 def _line(one: Seen) -> str:
-    return f"{one.loop} and back: lost {one.lost} of {one.sent}"
+    return f"{one.loop.title}: lost {one.lost} of {one.sent}"
 
 
 def _slow(seen: Sequence[Seen], lossy: set[Element]) -> list[Fault]:
@@ -292,7 +291,7 @@ def _slow(seen: Sequence[Seen], lossy: set[Element]) -> list[Fault]:
         if one.rtt_us is not None:
             planes = like.setdefault((one.loop.host.name, one.loop.kind), {})
             planes.setdefault(one.loop.plane, []).append(one.rtt_us)
-    usual = {key: _lower_median(min(rtts) for rtts in p.values()) for key, p in like.items()}
+    usual = {key: lower_median(min(rtts) for rtts in p.values()) for key, p in like.items()}
     extra: dict[int, float] = {}
     across: dict[Element, list[int]] = {}
     for i, one in enumerate(seen):
@@ -316,12 +315,12 @@ def _slow(seen: Sequence[Seen], lossy: set[Element]) -> list[Fault]:
         unexplained.difference_update(loops)
         if element in lossy:
             continue
-        each = _lower_median(extra[i] / seen[i].loop.crossings[element] for i in loops)
-        lines = tuple(f"{seen[i].loop} and back: {seen[i].rtt_us:.0f} us" for i in loops[:4])
+        each = lower_median(extra[i] / seen[i].loop.crossings[element] for i in loops)
+        lines = tuple(f"{seen[i].loop.title}: {seen[i].rtt_us:.0f} us" for i in loops[:4])
         found.append(Fault(element, "slow", 0.0, 0.0, 0.0, each, math.inf, lines, ()))
     return found
 
 
-def _lower_median(values: Iterable[float]) -> float:
+def lower_median(values: Iterable[float]) -> float:
     ordered = sorted(values)
     return ordered[(len(ordered) - 1) // 2]

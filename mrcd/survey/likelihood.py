@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from mrcd.fabric.loops import Element, Loop
+from mrcd.fabric.loops import Element, Trip
 
 SAME = 0.05
 """Deficit in log-likelihood, on another explanation's expected counts, up to which both explain the
@@ -25,7 +25,7 @@ S_MAX = 9.0  # exp(-9): one packet in eight thousand passes, as good as dead
 class Seen:
     """The counts of one loop in the window; `rtt_us` is a low quantile of its round trips."""
 
-    loop: Loop
+    loop: Trip
     sent: int
     lost: int
     rtt_us: float | None = None
@@ -79,7 +79,7 @@ class Likelihood:
                     self.crossing.append([])
                 crossings[numbers[element]] = times
             per_crossing = noise[one.loop.host.name]
-            row = Row(crossings, one.sent, one.lost, per_crossing * sum(crossings.values()))
+            row = Row(crossings, one.sent, one.lost, per_crossing * one.loop.hops)
             self.rows.append(row)
             for number in crossings:
                 self.crossing[number].append(row)

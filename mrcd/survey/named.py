@@ -49,7 +49,9 @@ class Changes:
 class FaultList:
     """The list of named faults."""
 
-    def __init__(self) -> None:
+    def __init__(self, dead_after: int = NAMED_AFTER) -> None:
+        """Name nothing yet; what is dead is named after `dead_after` judgements in a row."""
+        self._dead_after = dead_after
         self._streaks: dict[Element, _Streak] = {}
         self._named: dict[Element, Named] = {}
 
@@ -72,7 +74,7 @@ class FaultList:
                 del self._streaks[element]
                 continue
             streak.found += 1
-            if streak.found >= NAMED_AFTER:
+            if streak.found >= (self._dead_after if fault.kind == "dead" else NAMED_AFTER):
                 self._named[element] = Named(fault, streak.since_ns)
                 named.append(fault)
         for element in self._streaks.keys() - found.keys():

@@ -22,7 +22,7 @@ from mrcd.config.config import Config
 from mrcd.datapath.clock import CARRIER
 from mrcd.datapath.datapath import Datapath
 from mrcd.fabric import underlay, usid
-from mrcd.fabric.loops import Loop, loops_of, members_of
+from mrcd.fabric.loops import Loop, Trip, loops_of, members_of
 from mrcd.linux import bpf, bpfbatch
 from mrcd.peers.peers import Peers
 from mrcd.service.log import get_logger
@@ -136,7 +136,7 @@ class Survey:
         self._sent: dict[int, int] = {}
         self._turn = self._told = 0
         self._judged, self._judging = -math.inf, 0.0  # time of the last judgement, its duration
-        self._numbers = {loop: index for index, loop in enumerate(self.loops)}
+        self._numbers: dict[Trip, int] = {loop: index for index, loop in enumerate(self.loops)}
         self._telling: tuple[int, ...] = ()
         self.list = FaultList()
         self.seen: list[Seen] = []
@@ -276,7 +276,7 @@ class Survey:
         self._dp.write("survey", 0, _SURVEY, **was, tell=telling + room)
 
 
-def telling_of(faults: Iterable[Fault], numbers: Mapping[Loop, int]) -> tuple[int, ...]:
+def telling_of(faults: Iterable[Fault], numbers: Mapping[Trip, int]) -> tuple[int, ...]:
     """Return the numbers of a host's loops that tell most about uncertain faults.
 
     `numbers` gives the number of each of its loops. The most telling loop of each fault comes
