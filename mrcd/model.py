@@ -29,9 +29,7 @@ XdpMode = Literal["native", "off", "detached"]
 TcKind = Literal["tcx", "clsact", "detached"]
 FaultKind = Literal["dead", "loss", "slow", "damage", "repeat", "reorder", "flap"]
 ElementKind = Literal["nic", "link", "t0", "t1", "network", "pair", "host"]
-ElementState = Literal[
-    "ok", "dead", "loss", "slow", "damage", "repeat", "reorder", "flap", "unseen"
-]
+ElementState = Literal["ok", "dead", "loss", "slow", "unseen"]
 TickState = Literal["idle", "running", "stopped"]
 HowApplied = Literal["live", "restart"]
 Framing = Literal["cell", "mrc"]
@@ -366,9 +364,13 @@ class DetachReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultInfo:
-    """A link or switch that loses or delays packets, inferred from all hosts' survey probes."""
+    """What loses, delays or changes packets, inferred from all hosts' survey probes.
 
-    element: str  # "p1t0-1:p1t1-2", "h1:p1", "p1t1-2"
+    In a fabric it is a link or a switch; elsewhere a NIC, the way between two, the network of a
+    plane, or a host, with the direction if it is one: "a:eth1 sending".
+    """
+
+    element: str  # "p1t0-1:p1t1-2", "h1:p1", "p1t1-2"; "a:eth1", "a:eth1 to b:eth1"
     kind: FaultKind
     loss: float  # 0 to 1: in each direction of a link, or of all packets that enter a switch
     loss_low: float  # lower bound, about 99 %
@@ -386,7 +388,8 @@ class SurveyInfo:
     enabled: bool
     reason: str  # why it is not enabled; empty if it is
     pps: int  # probes a second of this host
-    loops: int  # loops of this host
+    loops: int  # loops of this host; without a fabric, ways from it
+    trips: str  # what these are: "loops" or "ways"
     hosts_heard: int  # peers whose counts were received lately
     hosts_total: int
     accepted: int  # messages from peers
@@ -395,11 +398,11 @@ class SurveyInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElementInfo:
-    """A link or a switch of the fabric, as the survey sees it."""
+    """A link or a switch of the fabric, or a NIC of a host, as the survey sees it."""
 
     name: str
     kind: ElementKind
-    plane: int
+    plane: int  # -1: a host, with all of its NICs
     state: ElementState
     loss: float
     sent: int  # probes of the window that crossed it
@@ -412,6 +415,17 @@ class HostSpot:
 
     name: str
     t0: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WayInfo:
+    """What probes from one host to another did in a plane, where there is no fabric."""
+
+    sender: str
+    receiver: str
+    plane: int
+    sent: int  # of the window
+    lost: int  # without those that a full queue took
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -501,8 +515,9 @@ class MapReply(TypedDict):
     planes: int
     t0: int
     t1: int
-    hosts: list[HostSpot]
+    hosts: list[HostSpot]  # without a fabric, t0 is 0
     elements: list[ElementInfo]
+    ways: list[WayInfo]  # without a fabric: those that lose, and the first others
 
 
 class StatusReply(TypedDict):

@@ -59,6 +59,7 @@ from mrcd.model import (
 )
 from mrcd.peers.trust import Revoked
 from mrcd.planes.usable import LastPlane
+from mrcd.report.faults import STATES
 from mrcd.rules.denylist import CutsOff, NotDenied
 from mrcd.rules.elements import Rule, parse
 from mrcd.wire.abi import CAPTURE
@@ -470,6 +471,7 @@ class FakeSource:
             reason=self.survey_off,
             pps=200,
             loops=10,
+            trips="loops",
             hosts_heard=1,
             hosts_total=2,
             accepted=40,
@@ -514,7 +516,7 @@ class FakeSource:
                     name=name,
                     kind=kind,
                     plane=plane,
-                    state=fault.kind if fault else "ok",
+                    state=STATES[fault.kind] if fault else "ok",
                     loss=fault.loss if fault else 0.0,
                     sent=100,
                     latency_us=latency,
@@ -537,6 +539,7 @@ class FakeSource:
             "t1": self.t1s,
             "hosts": [HostSpot(name=f"h{j}", t0=j) for j in t0s],
             "elements": elements,
+            "ways": [],
         }
 
 

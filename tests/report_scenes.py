@@ -144,6 +144,7 @@ class Host(FakeSource):
             "t1": self.t1s,
             "hosts": hosts if self.t0s else [],
             "elements": elements,
+            "ways": [],
         }
 
 

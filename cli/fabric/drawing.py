@@ -3,7 +3,8 @@
 
 A cell is the link between a T0 and a T1. The switches are at the edges with their own state, and
 each T0's row ends with the NIC links of its hosts. If the T1s do not fit the width, or the hosts
-the line, healthy elements are summed up and faulty ones are named.
+the line, healthy elements are summed up and faulty ones are named. Without a fabric there is one
+table, with a line for each host.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from mrcd.model import ElementInfo, MapReply
 _CELL = 9
 _HEAD = 12
 _HOSTS_SHOWN = 4
+_WAYS_SHOWN = 12
+LEGEND_HOSTS = "x dead, % loss, ~ slow or out of order, ? not probed; `mrcctl fault list` says more"
 LEGEND = "numbers are one way in us; x dead, % loss, ~ slow, ? not probed"
 
 
@@ -39,18 +42,60 @@ def map_(socket: str, as_json: bool) -> None:
 
 
 def render(reply: MapReply, width: int) -> str:
-    """Return a block for each plane; `width` is in characters."""
+    """Return a block for each plane; `width` is in characters.
+
+    Without a fabric it is one table, of hosts and planes.
+    """
+    if not reply["t0"]:
+        return _hosts(reply)
     by_name = {element.name: element for element in reply["elements"]}
     blocks = [_plane(reply, by_name, plane, width) for plane in range(reply["planes"])]
     return "\n\n".join([*blocks, "\n".join([LEGEND, summary(reply["survey"])])])
+
+
+def _hosts(reply: MapReply) -> str:
+    """Return a table of hosts and planes, where the NICs are, and lines on what else is wrong."""
+    nics: dict[str, dict[int, ElementInfo]] = {}
+    rest = []
+    names = {host.name for host in reply["hosts"]}
+    for element in reply["elements"]:
+        host = element.name.rpartition(":")[0]
+        if element.kind == "nic" and host in names and " " not in element.name:
+            nics.setdefault(host, {})[element.plane] = element
+        else:
+            rest.append(element)
+    wide = max([len("host"), *map(len, names)]) + 2
+    lines = ["host".ljust(wide) + "".join(_padded(f"plane {k}", None) for k in _planes(reply))]
+    for host in sorted(nics):
+        cells = (nics[host].get(k) for k in _planes(reply))
+        lines.append(
+            host.ljust(wide) + "".join(_padded(*_nic(nic)) if nic else " " * _CELL for nic in cells)
+        )
+    for element in rest:
+        text, shade = _nic(element)
+        lines.append("  " + colour(f"{element.name} {text}", shade))
+    lossy = [way for way in reply["ways"] if way.lost][:_WAYS_SHOWN]
+    lines += [
+        f"  {way.sender} to {way.receiver} on plane {way.plane}: {way.lost} of {way.sent} lost"
+        for way in lossy
+    ]
+    return "\n".join([*map(str.rstrip, lines), LEGEND_HOSTS, summary(reply["survey"])])
+
+
+def _planes(reply: MapReply) -> range:
+    return range(reply["planes"])
+
+
+def _nic(element: ElementInfo) -> tuple[str, str | None]:
+    if element.state == "ok":
+        return "ok", None
+    return ("~ slow", WARN) if element.state == "slow" else _cell(element)
 
 
 def _plane(reply: MapReply, by_name: dict[str, ElementInfo], plane: int, width: int) -> str:
     from mrcd.fabric import naming  # noqa: PLC0415
 
     here = [element for element in reply["elements"] if element.plane == plane]
-    if not reply["t0"]:
-        return f"plane {plane}: unknown, as it is no part of a fabric"
     t0s = [by_name[naming.t0(plane, j)] for j in range(1, reply["t0"] + 1)]
     t1s = [by_name[naming.t1(plane, m)] for m in range(1, reply["t1"] + 1)]
     hosts = {

@@ -65,6 +65,11 @@ def plane_mark(plane: PlaneInfo) -> str:
     return "ok" if plane.wrong is None and plane.sick is None else "loss"
 
 
+def fault_mark(kind: str) -> str:
+    """Return the state whose shape a fault gets."""
+    return {"damage": "loss", "flap": "loss", "repeat": "slow", "reorder": "slow"}.get(kind, kind)
+
+
 def condition(element: ElementInfo) -> str:
     """Return what is known of an element of the fabric in a few words."""
     match element.state:

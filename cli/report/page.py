@@ -10,7 +10,7 @@ from xml.etree.ElementTree import Element
 from cli.console.render import bit_rate
 from cli.report import chart, map, mesh, tables
 from cli.report.data import Observed, averages, lost_by_plane
-from cli.report.marks import badge, per_second, symbols
+from cli.report.marks import badge, fault_mark, per_second, symbols
 from cli.report.markup import Child, document, el
 from cli.report.style import STYLE
 from cli.state.faults import sentence, summary
@@ -27,7 +27,7 @@ def page(found: Observed) -> str:
     mapped = (
         map.fabric(found.map, found.status.host, found.status.planes)
         if shape
-        else mesh.mesh(found.status, found.peers)
+        else [*mesh.mesh(found.status, found.peers), *tables.nics(found)]
     )
     charted = chart.charts(found.rates, found.status.planes, found.seconds)
     sections = [
@@ -125,7 +125,7 @@ def _fault(fault: FaultInfo) -> Element:
     evidence = [el("li", line) for line in fault.evidence]
     return el(
         "li",
-        badge(fault.kind, sentence(fault)),
+        badge(fault_mark(fault.kind), sentence(fault)),
         f" for {duration(fault.since_s)}",
         el("ul", *others, *evidence) if others or evidence else None,
     )

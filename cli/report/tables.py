@@ -10,7 +10,7 @@ from xml.etree.ElementTree import Element
 
 from cli.console.render import bit_rate, micros, size
 from cli.report.data import Observed, averages, lost_by_plane
-from cli.report.marks import badge, per_second, percent, plane_badge
+from cli.report.marks import badge, condition, per_second, percent, plane_badge
 from cli.report.markup import Child, el
 from cli.state.pathtable import RANKS
 from mrcd.model import PathInfo, PeerInfo, PlaneInfo
@@ -47,6 +47,24 @@ def _kind(cell: Child, to_right: bool) -> str | None:
     if to_right:
         return "figure"
     return "long" if isinstance(cell, str) and len(cell) > LONG else None
+
+
+def nics(found: Observed) -> list[Element]:
+    """Return the table of all hosts' NICs as the survey sees them, where there is no fabric."""
+    names = [host.name for host in found.map["hosts"]][:PEERS_MAX]
+    if not names:
+        return []
+    by_place = {
+        (each.name.rpartition(":")[0], each.plane): each
+        for each in found.map["elements"]
+        if each.kind == "nic"
+    }
+    rows: list[list[Child]] = []
+    for name in names:
+        there = (by_place.get((name, k)) for k in range(found.map["planes"]))
+        rows.append([name, *(badge(nic.state, condition(nic)) if nic else None for nic in there)])
+    columns = ["Host", *(f"Plane {k}" for k in range(found.map["planes"]))]
+    return [el("h3", "NICs by host and plane"), table(columns, rows)]
 
 
 def planes(found: Observed) -> list[Element]:

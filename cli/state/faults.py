@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""``mrcctl fault``: the links and switches at fault in the fabric."""
+"""``mrcctl fault``: what is at fault in the fabric, or between hosts without one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mrcd.wording import duration
 
 @click.group(context_settings=HELP_NAMES)
 def fault() -> None:
-    """Show the links and switches of the fabric that lose or delay packets."""
+    """Show what loses or delays packets: links and switches, NICs, pairs, hosts."""
 
 
 @fault.command("list")
@@ -55,7 +55,7 @@ def summary(survey: SurveyInfo) -> str:
     if not survey.enabled:
         return f"no survey: {survey.reason}"
     line = (
-        f"survey: {survey.loops} loops here, {survey.pps} probes/s; "
+        f"survey: {survey.loops} {survey.trips} here, {survey.pps} probes/s; "
         f"{survey.hosts_heard} of {survey.hosts_total} peers report theirs"
     )
     return line + (f"; {survey.rejected} messages rejected" if survey.rejected else "")
@@ -67,8 +67,18 @@ def sentence(fault_: FaultInfo) -> str:
         return f"{fault_.element} is dead"
     if fault_.kind == "slow":
         return f"{fault_.element} is slow: {fault_.extra_us / 1000:.1f} ms too long"
+    if fault_.kind == "flap":
+        return f"{fault_.element} flaps"
     bounds = f"{_percent(fault_.loss_low)} to {_percent(fault_.loss_high)}"
-    return f"{fault_.element} loses {_percent(fault_.loss)} ({bounds})"
+    return f"{fault_.element} {VERBS[fault_.kind]} {_percent(fault_.loss)} ({bounds})"
+
+
+VERBS = {
+    "loss": "loses",
+    "damage": "damages",
+    "repeat": "repeats",
+    "reorder": "reorders",
+}
 
 
 def _percent(share: float) -> str:
@@ -79,7 +89,7 @@ def render(faults: list[FaultInfo], survey: SurveyInfo) -> str:
     """Return a paragraph for each fault."""
     lines = [] if faults or not survey.enabled else ["no faults"]
     for each in faults:
-        shade = WARN if each.kind == "slow" else BAD
+        shade = WARN if each.kind in ("slow", "repeat", "reorder") else BAD
         lines.append(f"{colour(sentence(each), shade)}, for {duration(each.since_s)}")
         for names in each.alternatives:
             lines.append(f"    cannot be told from: {' and '.join(names)}")

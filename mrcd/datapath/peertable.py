@@ -344,3 +344,14 @@ class PeerTable:
         """Return how the programs rate a peer's planes."""
         raw = self._dp.read_raw("balances", self.indices[peer], _BALANCE.size)
         return view.balance_of(raw, self._config().fabric.planes)
+
+    def data_loss(self) -> dict[tuple[str, int], int]:
+        """Return what data to each peer loses by each plane, in packets of a million, unless 0."""
+        places = range(max(self.indices.values(), default=-1) + 1)
+        rows = list(bpfbatch.rows(self._dp.maps["balances"], places, _BALANCE.size))
+        planes = self._config().fabric.planes
+        found = {}
+        for peer, index in self.indices.items():
+            lost = _BALANCE.unpack_array(rows[index], "loss_ppm")
+            found |= {(peer, plane): lost[plane] for plane in range(planes) if lost[plane]}
+        return found

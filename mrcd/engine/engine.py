@@ -36,6 +36,7 @@ from mrcd.planes.network import AnyNetwork
 from mrcd.planes.planes import Planes
 from mrcd.rules.denylist import Denials
 from mrcd.service.findings import Findings
+from mrcd.survey.pairsurvey import PairSurvey
 from mrcd.survey.survey import Survey
 
 DRAIN_S = 5.0
@@ -88,7 +89,7 @@ class Engine:
         return self.interfaces.cells
 
     @property
-    def survey(self) -> Survey:
+    def survey(self) -> Survey | PairSurvey:
         """Return the survey that runs now."""
         return self.surveying.now
 

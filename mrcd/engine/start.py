@@ -154,7 +154,14 @@ class Start:
         sessions = await self._sessions(programs, table, planes, denials, reactions, events, told)
         self._stack.push_async_callback(tasks.cancel)
         await routes.delete(dropped)
-        surveying = Surveying(in_force, datapath, sessions.peers, planes.set_health, tasks)
+        surveying = Surveying(
+            in_force,
+            datapath,
+            sessions.peers,
+            planes.set_health,
+            tasks,
+            table.peers.data_loss,
+        )
         captures = self._captures(programs, table, clock, surveying)
         engine = Engine(
             in_force=in_force,

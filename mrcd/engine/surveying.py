@@ -9,8 +9,10 @@ from collections.abc import Callable, Mapping
 
 from mrcd.config.config import Current
 from mrcd.datapath.datapath import Datapath
+from mrcd.fabric import underlay
 from mrcd.peers.peers import Peers
 from mrcd.service.tasks import Tasks
+from mrcd.survey.pairsurvey import DataLoss, PairSurvey
 from mrcd.survey.survey import Survey
 
 
@@ -24,8 +26,13 @@ class Surveying:
         peers: Peers,
         on_health: Callable[[int, bool, str], None],
         tasks: Tasks,
+        data_loss: DataLoss,
     ) -> None:
-        """Begin at once. `on_health` is called with what probes say of a plane."""
+        """Begin at once. `on_health` is called with what probes say of a plane.
+
+        `data_loss` returns what data loses, which the survey of a network tells beside probes.
+        """
+        self._data_loss = data_loss
         self._config = config
         self._datapath = datapath
         self._peers = peers
@@ -33,7 +40,10 @@ class Surveying:
         self._tasks = tasks
         self.now, self._running = self._begun()
 
-    def _begun(self) -> tuple[Survey, asyncio.Task[None]]:
+    def _begun(self) -> tuple[Survey | PairSurvey, asyncio.Task[None]]:
+        if underlay.of(self._config().fabric).next_hops:
+            pairs = PairSurvey(self._config, self._peers, self._data_loss)
+            return pairs, self._tasks.spawn(pairs.follow())
         survey = Survey(
             self._config(),
             self._datapath,

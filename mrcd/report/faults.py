@@ -10,14 +10,19 @@ from mrcd.fabric.loops import Element, Loop, link, nic, t0, t1
 from mrcd.model import (
     SCHEMA_VERSION,
     ElementInfo,
+    ElementState,
     FaultInfo,
+    FaultKind,
     FaultsReply,
     HostSpot,
     MapReply,
     SurveyInfo,
+    WayInfo,
 )
 from mrcd.report.live import Live
 from mrcd.survey.inference import Seen
+from mrcd.survey.matrix import Matrix
+from mrcd.survey.pairsurvey import PairSurvey
 
 
 class FaultReport(Live):
@@ -30,6 +35,7 @@ class FaultReport(Live):
             reason=survey.reason,
             pps=survey.pps,
             loops=len(survey.loops),
+            trips="ways" if isinstance(survey, PairSurvey) else "loops",
             hosts_heard=survey.heard,
             hosts_total=len(self._engine.config.peers),
             accepted=survey.accepted,
@@ -58,6 +64,8 @@ class FaultReport(Live):
     def fabric_map(self) -> MapReply:
         """Return every element of the fabric with its state, loss and latency."""
         fabric, survey = self._engine.config.fabric, self._engine.survey
+        if isinstance(survey, PairSurvey):
+            return self._pair_map(survey)
         seen = survey.seen
         sent: dict[Element, int] = {}
         for one in seen:
@@ -81,7 +89,7 @@ class FaultReport(Live):
                     name=element.name,
                     kind=element.kind,
                     plane=element.plane,
-                    state=fault.kind if fault else "ok" if element in sent else "unseen",
+                    state=STATES[fault.kind] if fault else "ok" if element in sent else "unseen",
                     loss=round(fault.loss, 5) if fault else 0.0,
                     sent=sent.get(element, 0),
                     latency_us=latencies.get(element),
@@ -95,7 +103,95 @@ class FaultReport(Live):
             "t1": fabric.t1,
             "hosts": [HostSpot(name=host.name, t0=host.t0) for host in fabric.hosts],
             "elements": infos,
+            "ways": [],
         }
+
+    def _pair_map(self, survey: PairSurvey) -> MapReply:
+        """Return the NICs of all hosts with their state, and what else is at fault."""
+        matrix = survey.matrix
+        named = [each.fault for each in survey.list.named]
+        sent: dict[str, int] = {}
+        for each in matrix.counted:
+            for element in each.way.crossings:
+                sent[element.name] = sent.get(element.name, 0) + each.seen.sent
+        infos, shown = [], set()
+        for host in matrix.layout.hosts:
+            for plane in range(matrix.planes):
+                nic_ = matrix.layout.nic(host, plane)
+                own = {nic_.name, f"{nic_.name} sending", f"{nic_.name} receiving"}
+                faults = [fault for fault in named if fault.element.name in own]
+                shown |= own
+                probed = any(sent.get(f"{name}") for name in own) or _is_end(matrix, host, plane)
+                infos.append(
+                    ElementInfo(
+                        name=nic_.name,
+                        kind="nic",
+                        plane=plane,
+                        state=STATES[faults[0].kind] if faults else "ok" if probed else "unseen",
+                        loss=round(max((fault.loss for fault in faults), default=0.0), 5),
+                        sent=sent.get(nic_.name, 0),
+                        latency_us=None,
+                    )
+                )
+        infos += [
+            ElementInfo(
+                name=fault.element.name,
+                kind=fault.element.kind,
+                plane=fault.element.plane,
+                state=STATES[fault.kind],
+                loss=round(fault.loss, 5),
+                sent=sent.get(fault.element.name, 0),
+                latency_us=None,
+            )
+            for fault in named
+            if fault.element.name not in shown
+        ]
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "survey": self._about(),
+            "planes": matrix.planes,
+            "t0": 0,
+            "t1": 0,
+            "hosts": [HostSpot(name=name, t0=0) for name in matrix.layout.hosts],
+            "elements": infos,
+            "ways": _ways(matrix),
+        }
+
+
+STATES: dict[FaultKind, ElementState] = {
+    "dead": "dead",
+    "loss": "loss",
+    "slow": "slow",
+    "damage": "loss",
+    "flap": "loss",
+    "repeat": "slow",
+    "reorder": "slow",
+}
+"""How an element is drawn, by what is wrong with it."""
+WAYS_MAX = 240
+"""Ways that the map lists; those that lose most come first."""
+
+
+def _is_end(matrix: Matrix, host: str, plane: int) -> bool:
+    """Return whether probes have crossed a NIC."""
+    return any(
+        each.way.plane == plane and host in (each.way.sender, each.way.host.name)
+        for each in matrix.counted
+    )
+
+
+def _ways(matrix: Matrix) -> list[WayInfo]:
+    found = [
+        WayInfo(
+            sender=each.way.sender,
+            receiver=each.way.host.name,
+            plane=each.way.plane,
+            sent=each.seen.sent,
+            lost=each.seen.lost,
+        )
+        for each in matrix.counted
+    ]
+    return sorted(found, key=lambda way: (-way.lost, way.plane, way.sender))[:WAYS_MAX]
 
 
 def _latencies(seen: list[Seen]) -> dict[Element, float]:

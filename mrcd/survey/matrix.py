@@ -38,6 +38,8 @@ FLAPS_NS: Final = 60 * SECOND
 CARRIER_NS: Final = 4 * SECOND
 """What was lost around a change of the carrier says nothing of anything else for this time."""
 ERRORS_NS: Final = 60 * SECOND
+DATA_PPM: Final = 1000
+"""Loss of data, of a million packets, from which on it is told of beside that of probes."""
 HEARD_NS: Final = 10 * INTERVAL_NS
 
 
@@ -50,7 +52,7 @@ class _Host:
     nics: tuple[Nic, ...]
     heard_ns: int
     sent: dict[Target, deque[tuple[int, int]]] = field(default_factory=dict)
-    data: dict[Target, tuple[int, int]] = field(default_factory=dict)
+    data_ppm: dict[Target, int] = field(default_factory=dict)
     kinds: dict[Target, Kinds] = field(default_factory=dict)
     reached: dict[Target, int] = field(default_factory=dict)  # probes of a sender that came, all
     downs: dict[int, deque[tuple[int, int]]] = field(default_factory=dict)
@@ -189,7 +191,7 @@ class Matrix:
         times = host.sent.setdefault(target, deque(maxlen=8))
         if not times or way.sent >= times[-1][1]:
             times.append((now_ns, way.sent))
-        host.data[target] = way.data_acked, way.data_lost
+        host.data_ppm[target] = way.data_ppm
         host.kinds[target] = told.kinds_of(way.kinds)
         host.reached[target] = way.received
         peer, plane = target
@@ -238,34 +240,31 @@ class Matrix:
     def tell(
         self,
         nics: tuple[Nic, ...],
-        data: Mapping[Target, tuple[int, int]],
+        data_ppm: Mapping[Target, int],
         *,
         now_ns: int,
     ) -> Iterator[bytes]:
         """Count what arrived, and return the datagrams that tell the peers of it."""
         ways: dict[str, tuple[told.Way, ...]] = {}
         for peer in self.layout.senders(self.own):
-            each = [self._way(peer, plane, data, now_ns) for plane in range(self.planes)]
+            each = [self._way(peer, plane, data_ppm, now_ns) for plane in range(self.planes)]
             ways[peer] = tuple(each)
         self._take(Message(told.VERSION, self.own, self.run, self.token, nics, ways), now_ns=now_ns)
         return told.encode(told.Self(self.own, self.run, self.token, nics), ways)
 
-    def _way(
-        self, peer: str, plane: int, data: Mapping[Target, tuple[int, int]], now_ns: int
-    ) -> told.Way:
+    def _way(self, peer: str, plane: int, data_ppm: Mapping[Target, int], now_ns: int) -> told.Way:
         target = peer, plane
-        acked, lost = data.get(target, (0, 0))
+        lost_ppm = data_ppm.get(target, 0)
         sent = self.shots.number(target)
         here = self.arrivals.get(target)
         if here is None:
-            return told.Way(sent, acked, lost, 0, -1, 0, 0, 0, None, ())
+            return told.Way(sent, lost_ppm, 0, -1, 0, 0, 0, None, ())
         here.settle(now_ns)
         least = here.take_least()
         took = None if least is None else least / 1000
         counts = told.counts_of(here.kinds)
         return told.Way(
-            sent, acked, lost, here.run, here.top, here.received, here.lost, here.excused, took,
-            counts,
+            sent, lost_ppm, here.run, here.top, here.received, here.lost, here.excused, took, counts
         )  # fmt: skip
 
     def targets(self, planes_down: Sequence[int] = ()) -> list[Target]:
@@ -321,10 +320,8 @@ class Matrix:
         assert isinstance(way, Way)
         host, sender = self.hosts.get(way.host.name), self.hosts.get(way.sender)
         kinds = host.kinds.get((way.sender, way.plane)) if host is not None else None
-        acked, lost = (0, 0)
-        if sender is not None:
-            acked, lost = sender.data.get((way.host.name, way.plane), (0, 0))
-        data = f"{way.title}: {lost:,} of {acked + lost:,} packets of data lost" if lost else ""
+        ppm = sender.data_ppm.get((way.host.name, way.plane), 0) if sender is not None else 0
+        data = f"{way.title}: data loses {ppm / 1e4:.1f} %" if ppm >= DATA_PPM else ""
         return Counted(one, way, kinds or Kinds(), data)
 
     def _is_disturbed(self, way: Way, now_ns: int) -> bool:

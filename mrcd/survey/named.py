@@ -85,3 +85,13 @@ class FaultList:
                 if element in self._named:
                     cleared.append(self._named.pop(element).fault)
         return Changes(tuple(named), tuple(cleared))
+
+
+def fields_of(fault: Fault) -> dict[str, str]:
+    """Return what the log says of a fault."""
+    fields = {"element": fault.element.name, "kind": fault.kind}
+    if fault.kind not in ("dead", "slow", "flap"):
+        fields["loss"] = f"{fault.loss:.1%}"
+    if fault.alternatives:
+        fields["or"] = ", or ".join(" and ".join(names) for names in fault.alternatives)
+    return fields

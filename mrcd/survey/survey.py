@@ -31,7 +31,7 @@ from mrcd.survey import evidence, messages
 from mrcd.survey.evidence import Evidence
 from mrcd.survey.inference import Fault, Seen, infer
 from mrcd.survey.messages import EvidenceError, Total
-from mrcd.survey.named import CERTAIN, FaultList
+from mrcd.survey.named import CERTAIN, FaultList, fields_of
 from mrcd.survey.nichealth import NicHealth
 from mrcd.wire.abi import ABI
 from mrcd.wire.layout import picker, words
@@ -259,7 +259,7 @@ class Survey:
         self._aim(faults)
         changes = self.list.update(faults, now_ns=now_ns)
         for fault in changes.named:
-            log.warning("fault.named", **_fields(fault))
+            log.warning("fault.named", **fields_of(fault))
         for fault in changes.cleared:
             log.info("fault.cleared", element=fault.element.name, kind=fault.kind)
         self._nics.update([named.fault for named in self.list.named], now_ns=now_ns)
@@ -297,12 +297,3 @@ def _why_not(config: Config) -> str:
     if why := underlay.of(config.fabric).why_no_loops():
         return why
     return "" if config.transport.survey_pps else "[transport] survey_pps is 0"
-
-
-def _fields(fault: Fault) -> dict[str, str]:
-    fields = {"element": fault.element.name, "kind": fault.kind}
-    if fault.kind == "loss":
-        fields["loss"] = f"{fault.loss:.1%}"
-    if fault.alternatives:
-        fields["or"] = ", or ".join(" and ".join(names) for names in fault.alternatives)
-    return fields

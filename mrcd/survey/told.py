@@ -44,15 +44,14 @@ class Nic(msgspec.Struct, frozen=True, array_like=True):
 class Way(msgspec.Struct, frozen=True, array_like=True):
     """The ways between the host and a peer in a plane.
 
-    sent: probes to it so far. acked, lost: the data's packets to it. The rest is of what came from
-    it: `run` of the peer, the highest number, how many came, were lost, and were lost in a full
-    queue; the least time that one took of late, in microseconds, by two clocks; and what came of
-    the last ones by kind, which is empty where nothing is wrong.
+    sent: probes to it so far. data_ppm: packets of data to it that are lost, of a million. The rest
+    is of what came from it: `run` of the peer, the highest number, how many came, were lost, and
+    were lost in a full queue; the least time that one took of late, in microseconds, by two clocks;
+    and what came of the last ones by kind, which is empty where nothing is wrong.
     """
 
     sent: Word64
-    data_acked: Word64
-    data_lost: Word64
+    data_ppm: Word64
     run: Word64
     top: Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)]
     received: Word64
