@@ -350,7 +350,7 @@ class PeerTable:
         places = range(max(self.indices.values(), default=-1) + 1)
         rows = list(bpfbatch.rows(self._dp.maps["balances"], places, _BALANCE.size))
         planes = self._config().fabric.planes
-        found = {}
+        found: dict[tuple[str, int], int] = {}
         for peer, index in self.indices.items():
             lost = _BALANCE.unpack_array(rows[index], "loss_ppm")
             found |= {(peer, plane): lost[plane] for plane in range(planes) if lost[plane]}

@@ -19,7 +19,7 @@ from typing import Final
 from mrcd.linux.boundsocket import Address, force_buffer, plane_socket
 from mrcd.survey.arrivals import PORTS
 
-PORT: Final = 4974
+PORT: Final = 4975
 """The UDP port that the probes of mrcd go to."""
 READ_MAX: Final = 4096
 """Probes that are read from a plane at a time: anyone may send."""
