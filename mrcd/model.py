@@ -390,6 +390,8 @@ class SurveyInfo:
     pps: int  # probes a second of this host
     loops: int  # loops of this host; without a fabric, ways from it
     trips: str  # what these are: "loops" or "ways"
+    lost: int  # ways: probes to this host that were lost since mrcd began
+    queued: int  # ways: of these, those that a full queue took, which are no fault
     hosts_heard: int  # peers whose counts were received lately
     hosts_total: int
     accepted: int  # messages from peers

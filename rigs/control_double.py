@@ -472,6 +472,8 @@ class FakeSource:
             pps=200,
             loops=10,
             trips="loops",
+            lost=0,
+            queued=0,
             hosts_heard=1,
             hosts_total=2,
             accepted=40,

@@ -30,7 +30,10 @@ class FaultReport(Live):
 
     def _about(self) -> SurveyInfo:
         survey = self._engine.survey
+        lost, queued = survey.matrix.lost_here if isinstance(survey, PairSurvey) else (0, 0)
         return SurveyInfo(
+            lost=lost,
+            queued=queued,
             enabled=not survey.reason,
             reason=survey.reason,
             pps=survey.pps,

@@ -113,27 +113,35 @@ def noise_of(seen: Iterable[Seen]) -> dict[str, float]:
 class Search:
     """One plane: the counts of its loops, and the search for suspects."""
 
-    def __init__(self, seen: Sequence[Seen], noise: Mapping[str, float]) -> None:
+    def __init__(
+        self, seen: Sequence[Seen], noise: Mapping[str, float], least: float = LOSS_NAMED
+    ) -> None:
+        """Search what loses more than `least` at each crossing."""
         self._seen = seen
+        self._least = least
         self._model = Likelihood(seen, noise)
         self._elements = self._model.elements
 
     # ---- the search
 
     def _score(self, suspects: frozenset[int]) -> float:
-        switches = sum(self._elements[e].is_switch for e in suspects)
-        return (
-            self._model.fit(suspects).likelihood
-            - SUSPECT_COST * len(suspects)
-            - SWITCH_COST * switches
-        )
+        costs = sum(self._cost(self._elements[e]) for e in suspects)
+        return self._model.fit(suspects).likelihood - costs
+
+    def _cost(self, element: Element) -> float:
+        """Return the gain in log-likelihood that justifies a suspect."""
+        return SUSPECT_COST + (SWITCH_COST if element.is_switch else 0.0)
+
+    def _is_kin(self, element: Element, other: Element) -> bool:
+        """Return whether naming one for the other is no mistake, only less exact."""
+        return False
 
     def _candidates(self) -> list[int]:
         """Return the elements that may be suspected: those whose loops lose more than a little."""
         found = []
         for e, rows in enumerate(self._model.crossing):
             lost, sent = sum(row.lost for row in rows), sum(row.sent for row in rows)
-            if lost >= 3 and lost > LOSS_NAMED * sent:
+            if lost >= 3 and lost > self._least * sent:
                 found.append(e)
         return found
 
@@ -186,7 +194,7 @@ class Search:
         found = []
         for e in sorted(suspects, key=lambda e: self._elements[e].name):
             low, high = self._bounds(suspects, e)
-            if low <= LOSS_NAMED:
+            if low <= self._least:
                 continue
             loss = -math.expm1(-fit.s[e])
             certainty, alternatives, rival = self._judged(e, suspects)
@@ -242,6 +250,8 @@ class Search:
         certainty, same, nearest = math.inf, set(), suspects
         expected = self._model.expected(suspects)
         for rival in self._rivals(e, suspects):
+            if any(self._is_kin(self._elements[e], self._elements[r]) for r in rival - suspects):
+                continue
             behind = self._score(suspects) - self._score(rival)
             if behind < 2 * SUSPECT_COST and expected.reproduced_by(rival):
                 same.add(rival - suspects)

@@ -10,6 +10,7 @@ Windows, inference and the list of faults are those of a fabric (mrcd/survey/evi
 from __future__ import annotations
 
 import functools
+import math
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +18,8 @@ from typing import Final
 
 from mrcd.survey import told
 from mrcd.survey.arrivals import Arrivals, Kinds
-from mrcd.survey.evidence import INTERVAL_NS, Evidence, interval_ns
+from mrcd.survey.evidence import PROBES_RECENT, Evidence
+from mrcd.survey.history import RECENT
 from mrcd.survey.inference import Fault
 from mrcd.survey.likelihood import Seen
 from mrcd.survey.messages import EvidenceError, Total
@@ -28,7 +30,11 @@ from mrcd.survey.told import Message, Nic
 from mrcd.survey.ways import Layout, Way
 
 SECOND: Final = 1_000_000_000
-TAIL_NS: Final = SECOND // 2
+INTERVAL_NS: Final = SECOND // 4
+"""Counts are told and judged once in this time while anything is lost."""
+CALM: Final = 2
+"""The same in twice the time while nothing is."""
+TAIL_NS: Final = 2 * SECOND // 5
 """What had been sent this long before the receiver counted, and is not there, is lost."""
 SILENT_NS: Final = 3 * SECOND
 """A host that was heard, and has not been for this time, is silent."""
@@ -40,7 +46,7 @@ CARRIER_NS: Final = 4 * SECOND
 ERRORS_NS: Final = 60 * SECOND
 DATA_PPM: Final = 1000
 """Loss of data, of a million packets, from which on it is told of beside that of probes."""
-HEARD_NS: Final = 10 * INTERVAL_NS
+HEARD_NS: Final = 5 * SECOND
 
 
 @dataclass(slots=True)
@@ -116,11 +122,12 @@ class Matrix:
         self._begin()
 
     def _begin(self) -> None:
-        ways = max(1, (len(self._names) - 1) * self.planes)
+        shots = max(1, self._pps // 2)
+        unit_s = PROBES_RECENT * (len(self._names) - 1) * self.planes / shots
         self._evidence = Evidence(
             {name: functools.partial(self.layout.ways, name) for name in self._names},
             0,
-            interval_ns(ways, max(1, self._pps // 2)),
+            INTERVAL_NS * max(1, math.ceil(unit_s * SECOND / RECENT / INTERVAL_NS)),
         )
 
     # ---- what arrives
@@ -277,6 +284,12 @@ class Matrix:
                     found.append((peer, plane))
         return found
 
+    @property
+    def lost_here(self) -> tuple[int, int]:
+        """The probes to this host that were lost, and those of them that full queues took."""
+        every = self.arrivals.values()
+        return sum(each.lost for each in every), sum(each.excused for each in every)
+
     # ---- judgement
 
     def heard(self, now_ns: int) -> int:
@@ -286,6 +299,11 @@ class Matrix:
             for name, host in self.hosts.items()
             if name != self.own
         )
+
+    def interval_s(self, now_ns: int) -> float:
+        """Return the time until the totals are to be told and judged again."""
+        quiet = self._evidence.quiet(now_ns=now_ns)
+        return INTERVAL_NS * (CALM if quiet else 1) / 1e9
 
     def silent(self, now_ns: int) -> list[tuple[str, int]]:
         """Return the peers that were heard once and are not now, and since when."""

@@ -31,6 +31,10 @@ from mrcd.survey.inference import (
 from mrcd.survey.likelihood import Seen
 from mrcd.survey.ways import Way
 
+LEAST: Final = 0.002
+"""Least loss that counts as a fault. A way may lose by chance once, a loop at each crossing."""
+HOST_COST: Final = 3.0
+"""Extra cost of a host as a whole: that one of its NICs fails is far more usual."""
 ODD: Final = 0.005
 """Share of packets that come twice from which on it is named."""
 MOVED: Final = 0.01
@@ -62,12 +66,28 @@ def infer(counted: Sequence[Counted]) -> list[Fault]:
     seen = [each.seen for each in rows]
     faults: list[Fault] = []
     if any(each.lost for each in seen):
-        found = Search(seen, noise_of(seen)).faults()
+        found = _Search(seen, noise_of(seen), LEAST).faults()
         faults = [_explained(fault, rows) for fault in found]
     named = {fault.element for fault in faults}
     for kind, least in (("repeat", ODD), ("reorder", MOVED)):
         faults += [f for f in _odd(rows, kind, least) if f.element not in named]
     return faults + _slow(rows, {fault.element for fault in faults})
+
+
+class _Search(Search):
+    """The search among NICs, networks, pairs and hosts."""
+
+    def _cost(self, element: Element) -> float:
+        return super()._cost(element) + (HOST_COST if element.kind == "host" else 0.0)
+
+    def _is_kin(self, element: Element, other: Element) -> bool:
+        """Return whether both are the same NIC, in one or in both directions."""
+        return element.kind == other.kind == "nic" and whole(element) == whole(other)
+
+
+def whole(element: Element) -> str:
+    """Return the name of a NIC without the direction."""
+    return element.name.removesuffix(" sending").removesuffix(" receiving")
 
 
 def _across(element: Element, rows: Iterable[Counted]) -> list[Counted]:
@@ -150,7 +170,7 @@ def _odd(rows: Sequence[Counted], kind: FaultKind | str, least: float) -> list[F
     if whole < 3:
         return []
     found = []
-    for fault in Search(seen, noise_of(seen)).faults():
+    for fault in _Search(seen, noise_of(seen)).faults():
         if fault.low <= least:
             continue
         across = [one for one in seen if fault.element in one.loop.crossings]

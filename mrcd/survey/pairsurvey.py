@@ -22,7 +22,6 @@ from mrcd.peers.peers import Peers
 from mrcd.service.log import get_logger
 from mrcd.service.ratelog import Rejections
 from mrcd.survey import told
-from mrcd.survey.evidence import INTERVAL_NS
 from mrcd.survey.inference import Fault
 from mrcd.survey.likelihood import Seen
 from mrcd.survey.matrix import Matrix
@@ -110,7 +109,7 @@ class PairSurvey:
                 self.prober.turn(now)
                 if now >= read_at:
                     self._interval(now)
-                    read_at = now + INTERVAL_NS / 1e9 - TICK_S / 2
+                    read_at = now + self.matrix.interval_s(time.monotonic_ns()) - TICK_S / 2
                 await asyncio.sleep(self._peers.beat_s(TICK_S) - loop.time())
         finally:
             self._sockets.close()
