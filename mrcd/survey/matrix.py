@@ -14,7 +14,7 @@ import math
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 from mrcd.survey import told
 from mrcd.survey.arrivals import Arrivals, Kinds
@@ -43,6 +43,8 @@ FLAPS_NS: Final = 60 * SECOND
 """A NIC that loses its carrier as often as this in this time flaps."""
 CARRIER_NS: Final = 4 * SECOND
 """What was lost around a change of the carrier says nothing of anything else for this time."""
+QUEUED_NS: Final = 20 * SECOND
+"""What goes by a queue that was full within this time is not called slow."""
 ERRORS_NS: Final = 60 * SECOND
 DATA_PPM: Final = 1000
 """Loss of data, of a million packets, from which on it is told of beside that of probes."""
@@ -60,6 +62,7 @@ class _Host:
     sent: dict[Target, deque[tuple[int, int]]] = field(default_factory=dict)
     data_ppm: dict[Target, int] = field(default_factory=dict)
     kinds: dict[Target, Kinds] = field(default_factory=dict)
+    queued: dict[Target, deque[tuple[int, int]]] = field(default_factory=dict)
     reached: dict[Target, int] = field(default_factory=dict)  # probes of a sender that came, all
     downs: dict[int, deque[tuple[int, int]]] = field(default_factory=dict)
     errors: dict[int, deque[tuple[int, int]]] = field(default_factory=dict)
@@ -84,10 +87,13 @@ class _Host:
         return next((at for at, count in times if count == last and times[0][1] != last), None)
 
 
+_Key = TypeVar("_Key")
+
+
 def _remember(
-    kept: dict[int, deque[tuple[int, int]]], plane: int, now: tuple[int, int], for_ns: int
+    kept: dict[_Key, deque[tuple[int, int]]], key: _Key, now: tuple[int, int], for_ns: int
 ) -> None:
-    times = kept.setdefault(plane, deque())
+    times = kept.setdefault(key, deque())
     times.append(now)
     while len(times) > 2 and times[1][0] < now[0] - for_ns:
         times.popleft()
@@ -201,6 +207,7 @@ class Matrix:
         host.data_ppm[target] = way.data_ppm
         host.kinds[target] = told.kinds_of(way.kinds)
         host.reached[target] = way.received
+        _remember(host.queued, target, (now_ns, way.excused), QUEUED_NS)
         peer, plane = target
         if peer == self.own and (name, plane) not in self.arrivals:
             self.arrivals[name, plane] = Arrivals(host.run, way.sent)
@@ -340,7 +347,8 @@ class Matrix:
         kinds = host.kinds.get((way.sender, way.plane)) if host is not None else None
         ppm = sender.data_ppm.get((way.host.name, way.plane), 0) if sender is not None else 0
         data = f"{way.title}: data loses {ppm / 1e4:.1f} %" if ppm >= DATA_PPM else ""
-        return Counted(one, way, kinds or Kinds(), data)
+        times = host.queued.get((way.sender, way.plane)) if host is not None else None
+        return Counted(one, way, kinds or Kinds(), data, queued=_grown(times) > 0)
 
     def _is_disturbed(self, way: Way, now_ns: int) -> bool:
         """Return whether an end of a way has no carrier, or had none a moment ago."""

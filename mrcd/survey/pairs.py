@@ -52,12 +52,16 @@ DAMAGED: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What a way's probes did in the window, and what came of its last ones by kind."""
+    """What a way's probes did in the window, and what came of its last ones by kind.
+
+    data: a line on what data loses there, if it does. queued: whether a full queue took some.
+    """
 
     seen: Seen
     way: Way
     kinds: Kinds
     data: str = ""
+    queued: bool = False
 
 
 def infer(counted: Sequence[Counted]) -> list[Fault]:
@@ -188,9 +192,16 @@ def _odd(rows: Sequence[Counted], kind: FaultKind | str, least: float) -> list[F
 def _slow(rows: Sequence[Counted], lossy: set[Element]) -> list[Fault]:
     """Return the elements all of whose ways take far longer than others.
 
-    A queue that is full loses packets, too, so a way that loses is none that is only slow.
+    A long queue delays, too. Where one was full, the ways that share an end of it are not judged.
     """
+    full = [each.way for each in rows if each.queued]
+    leaving = {(way.sender, way.plane) for way in full}
+    arriving = {(way.host.name, way.plane) for way in full}
     extra, known = _extra(rows)
+    for way in [*known]:
+        if (way.sender, way.plane) in leaving or (way.host.name, way.plane) in arriving:
+            known.remove(way)
+            extra.pop(way, None)
     guilty: dict[Element, list[Way]] = {}
     for way in known:
         for element in way.crossings:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -201,3 +202,14 @@ def test_with_one_plane_pairs_are_compared() -> None:
 
 def test_alike_delays_are_nobodys_fault() -> None:
     assert infer(counted(4, 2, lambda s, d, p: 0.0, took=lambda way: 30_000.0)) == []
+
+
+def test_a_full_queue_is_nothing_slow() -> None:
+    rows = counted(
+        4, 2, lambda s, d, p: 0.0,
+        took=lambda way: 100.0 + 20_000 * (way.host.name == "b" and way.plane == 0),
+    )  # fmt: skip
+    assert [fault.kind for fault in infer(rows)] == ["slow"]
+    one = next(k for k, row in enumerate(rows) if row.seen.rtt_us and row.seen.rtt_us > 1000)
+    rows[one] = replace(rows[one], queued=True)
+    assert infer(rows) == []
