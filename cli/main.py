@@ -38,6 +38,10 @@ SUBCOMMANDS: Mapping[str, tuple[str, str]] = {
         "cli.host.invite",
         "Print an invitation, by which one host called NAME can join without the secret.",
     ),
+    "watch": (
+        "cli.quick.watch",
+        "Name grey failures of NICs and networks between hosts, without mrcd, until interrupted.",
+    ),
     "key": ("cli.host.key", "Make keys, show public ones, and renew the keys of packets."),
     "config": (
         "cli.host.config",

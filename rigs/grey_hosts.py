@@ -6,14 +6,18 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from cli.lab import delays, impair
 from cli.lab.faults import Impairment
+from mrcd.handshake import identity
+from mrcd.linux import netns
 from mrcd.linux.netlink import Netlink
 from rigs.bare_hosts import MIDDLE, STARTED_S, Bare, nic
-from rigs.lab_hosts import eventually
+from rigs.lab_hosts import ROOT, eventually
 
 _PRIO = 1
 
@@ -84,6 +88,57 @@ class Grey(Bare):
         """Return what a host names: kinds by element."""
         with self.client(host) as client:
             return {fault.element: fault.kind for fault in client.faults()["faults"]}
+
+    # ---- hosts that only watch
+
+    def watch(self, host: str, secret: str, *more: str) -> None:
+        """Start `mrcctl watch` on all NICs of a host; what it prints is in its folder."""
+        home = self.folder / host
+        home.mkdir(exist_ok=True)
+        nics = [nic(plane) for plane in range(self.planes)]
+        command = [sys.executable, "-m", "cli", "watch", *nics, "--name", host, "--json", *more]
+        with (
+            (home / "watch.out").open("wb") as out,
+            (home / "watch.err").open("wb") as err,
+            netns.entered(self.namespace(host)),
+        ):
+            process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=out, stderr=err, cwd=ROOT
+            )
+        assert process.stdin is not None
+        process.stdin.write(f"{secret}\n".encode())
+        process.stdin.close()
+        self.processes[host] = process
+
+    def watch_all(self, *more: str) -> None:
+        """Start it everywhere, and wait until each host hears all others."""
+        secret = identity.encode_key(os.urandom(identity.KEY_BYTES))
+        for host in self.hosts:
+            self.watch(host, secret, *more)
+        for host in self.hosts:
+            for other in self.hosts:
+                if other != host:
+                    eventually(
+                        lambda host=host, other=other: f"{other} is here" in self.told(host),
+                        f"{host} hears {other}", 30,
+                    )  # fmt: skip
+
+    def told(self, host: str) -> str:
+        return (self.folder / host / "watch.err").read_text()
+
+    def lines(self, host: str) -> list[dict[str, object]]:
+        text = (self.folder / host / "watch.out").read_text()
+        return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+    def watched(self, host: str) -> dict[str, str]:
+        """Return what `mrcctl watch` of a host names now: kinds by element."""
+        found: dict[str, str] = {}
+        for line in self.lines(host):
+            if line["event"] == "named":
+                found[str(line["element"])] = str(line["kind"])
+            else:
+                found.pop(str(line["element"]), None)
+        return found
 
     # ---- faults
 

@@ -116,16 +116,16 @@ def up(
     from cli.quick.credentials import Credentials  # noqa: PLC0415
 
     where = undoing.here(socket, bpffs)
-    _refuse_nics(nics)
+    refuse_nics(nics)
     _refuse_second(where, folder)
     _refuse_firewall()
     if forward and insecure:
         raise click.UsageError("--forward needs a secret: hosts go on finding each other by it")
     invited = None if invitation is None else _invited(invitation, name, insecure=insecure)
     own = name or (files.name_of(sockets.gethostname()) if invited is None else invited.name)
-    _refuse_name(own)
+    refuse_name(own)
     given = addresses or files.addresses_of(own)
-    secret = None if insecure or invited is not None else _secret()
+    secret = None if insecure or invited is not None else ask_secret()
     credentials = Credentials(own, secret, invited)
     links = _links_down(nics)
     folder.mkdir(mode=0o700, parents=True)
@@ -224,7 +224,7 @@ def save(target: Path, force: bool, folder: Path) -> None:
         click.echo(target / file)
 
 
-def _refuse_name(name: str) -> None:
+def refuse_name(name: str) -> None:
     """Raise UsageError for a name that a host cannot have."""
     from mrcd.config.network import bad_name  # noqa: PLC0415
 
@@ -232,7 +232,7 @@ def _refuse_name(name: str) -> None:
         raise click.UsageError(f"{name!r} {wrong}: give --name")
 
 
-def _refuse_nics(nics: Sequence[str]) -> None:
+def refuse_nics(nics: Sequence[str]) -> None:
     """Raise UsageError for NICs that can be no planes, and CommandError where IPv6 is off."""
     from mrcd.handshake.hello import NICS_MAX  # noqa: PLC0415
 
@@ -310,7 +310,7 @@ def _status(socket: str) -> Status | None:
         return None
 
 
-def _secret() -> bytes:
+def ask_secret() -> bytes:
     """Return the secret that the user types, or a new one, which is shown."""
     from mrcd.handshake import identity  # noqa: PLC0415
 

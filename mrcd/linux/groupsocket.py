@@ -16,7 +16,7 @@ _SIOCGIFFLAGS, _IFF_RUNNING = 0x8913, 0x40
 _IFREQ = struct.Struct("=16sh22x")
 
 
-def open_on(nic: str) -> socket.socket:
+def open_on(nic: str, port: int = PORT) -> socket.socket:
     """Return a socket that sends to the group, and hears it, on one NIC. Raises OSError."""
     index = socket.if_nametoindex(nic)
     sock = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
@@ -27,7 +27,7 @@ def open_on(nic: str) -> socket.socket:
         sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, index)
         sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, 1)
         sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_LOOP, 0)
-        sock.bind(("::", PORT))
+        sock.bind(("::", port))
     except OSError:
         sock.close()
         raise

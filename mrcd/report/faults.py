@@ -11,7 +11,6 @@ from mrcd.model import (
     SCHEMA_VERSION,
     ElementInfo,
     ElementState,
-    FaultInfo,
     FaultKind,
     FaultsReply,
     HostSpot,
@@ -22,6 +21,7 @@ from mrcd.model import (
 from mrcd.report.live import Live
 from mrcd.survey.inference import Seen
 from mrcd.survey.matrix import Matrix
+from mrcd.survey.named import info_of
 from mrcd.survey.pairsurvey import PairSurvey
 
 
@@ -48,20 +48,7 @@ class FaultReport(Live):
     def faults(self) -> FaultsReply:
         """Return the faults that are named now."""
         now = time.monotonic_ns()
-        found = [
-            FaultInfo(
-                element=named.fault.element.name,
-                kind=named.fault.kind,
-                loss=round(named.fault.loss, 5),
-                loss_low=round(named.fault.low, 5),
-                loss_high=round(named.fault.high, 5),
-                extra_us=round(named.fault.extra_us, 1),
-                since_s=round((now - named.since_ns) / 1e9, 3),
-                evidence=list(named.fault.evidence),
-                alternatives=[list(names) for names in named.fault.alternatives],
-            )
-            for named in self._engine.survey.list.named
-        ]
+        found = [info_of(named, now_ns=now) for named in self._engine.survey.list.named]
         return {"schema_version": SCHEMA_VERSION, "survey": self._about(), "faults": found}
 
     def fabric_map(self) -> MapReply:

@@ -115,8 +115,8 @@ class Evidence:
         """Return whether nothing was lost for CALM units."""
         return not self._history.lost_since(now_ns // self._interval_ns - RECENT * CALM + 1)
 
-    def seen(self, *, now_ns: int) -> list[Seen]:
-        """Return what all loops saw, each plane in a window of its own."""
+    def seen(self, *, now_ns: int, most: int = MEMORY) -> list[Seen]:
+        """Return what all loops saw, each plane in a window of its own of at most `most` units."""
         newest = now_ns // self._interval_ns
         self._history.age(newest)
         lossless = not self._history.lost_since(newest - RECENT * MEMORY + 1)
@@ -126,6 +126,9 @@ class Evidence:
         closed: set[int] = set()
         rtts_since = newest - RECENT * RTT_MEMORY
         for size in units:
+            if size > most:
+                break
+            most -= size
             for plane, older in self._history.total(newest, RECENT * size).items():
                 if plane in closed:
                     continue

@@ -19,11 +19,11 @@ from typing import Final, TypeVar
 from mrcd.survey import told
 from mrcd.survey.arrivals import Arrivals, Kinds
 from mrcd.survey.evidence import PROBES_RECENT, Evidence
-from mrcd.survey.history import RECENT
+from mrcd.survey.history import MEMORY, RECENT
 from mrcd.survey.inference import Fault
 from mrcd.survey.likelihood import Seen
 from mrcd.survey.messages import EvidenceError, Total
-from mrcd.survey.named import Changes, FaultList
+from mrcd.survey.named import CERTAIN, Changes, FaultList
 from mrcd.survey.pairs import Counted, infer
 from mrcd.survey.shots import Probe, Shots, Target
 from mrcd.survey.told import Message, Nic
@@ -38,6 +38,9 @@ TAIL_NS: Final = 2 * SECOND // 5
 """What had been sent this long before the receiver counted, and is not there, is lost."""
 SILENT_NS: Final = 3 * SECOND
 """A host that was heard, and has not been for this time, is silent."""
+SHORTER: Final = (20, 8)
+"""Units of shorter windows that are tried where nothing certain was found in the whole one: a small
+loss that has just begun is diluted by the time before it."""
 FLAPS: Final = 3
 FLAPS_NS: Final = 60 * SECOND
 """A NIC that loses its carrier as often as this in this time flaps."""
@@ -135,6 +138,30 @@ class Matrix:
             0,
             INTERVAL_NS * max(1, math.ceil(unit_s * SECOND / RECENT / INTERVAL_NS)),
         )
+
+    def join(self, host: str) -> bool:
+        """Take another host in; return whether it was none of ours. Windows begin anew."""
+        if host in self._names:
+            return False
+        self._names = tuple(sorted((*self._names, host)))
+        self._renew()
+        return True
+
+    def leave(self, host: str) -> None:
+        """Forget a host that has gone."""
+        if host == self.own or host not in self._names:
+            return
+        self._names = tuple(name for name in self._names if name != host)
+        gone = self.hosts.pop(host, None)
+        if gone is not None:
+            self._run_of.pop(gone.run, None)
+        for plane in range(self.planes):
+            self.arrivals.pop((host, plane), None)
+        self._renew()
+
+    def _renew(self) -> None:
+        self.layout = Layout(self._names, self.planes, self.layout.nics)
+        self._begin()
 
     # ---- what arrives
 
@@ -245,8 +272,7 @@ class Matrix:
     def _learn_names(self, host: str, nics: Sequence[Nic]) -> None:
         names = tuple(nic.name for nic in nics)
         if self.layout.nics.get(host) != names:
-            known = {**self.layout.nics, host: names}
-            self.layout = Layout(self._names, self.planes, known)
+            self.layout = Layout(self._names, self.planes, {**self.layout.nics, host: names})
             self._begin()
 
     # ---- what is told
@@ -323,12 +349,22 @@ class Matrix:
     def judge(self, *, now_ns: int) -> tuple[Changes, list[Fault]]:
         """Return what has changed on the list of faults, and all that was found."""
         known = {fault.element.name: fault for fault in self._carriers(now_ns)}
-        seen = self._evidence.seen(now_ns=now_ns)
-        self.counted = [self._counted(one) for one in seen]
-        judged = [each for each in self.counted if not self._is_disturbed(each.way, now_ns)]
-        found = [fault for fault in infer(judged) if fault.element.name not in known]
+        self.counted = self._counted_within(MEMORY, now_ns)
+        found = self._inferred(self.counted, now_ns)
+        if any(each.seen.lost for each in self.counted):
+            for most in SHORTER:
+                if any(fault.certainty >= CERTAIN for fault in found):
+                    break
+                found = self._inferred(self._counted_within(most, now_ns), now_ns) or found
+        found = [fault for fault in found if fault.element.name not in known]
         found = [self._with_errors(fault) for fault in found] + [*known.values()]
         return self.list.update(found, now_ns=now_ns), found
+
+    def _counted_within(self, most: int, now_ns: int) -> list[Counted]:
+        return [self._counted(one) for one in self._evidence.seen(now_ns=now_ns, most=most)]
+
+    def _inferred(self, counted: Sequence[Counted], now_ns: int) -> list[Fault]:
+        return infer([each for each in counted if not self._is_disturbed(each.way, now_ns)])
 
     def aim(self, faults: Sequence[Fault], planes_down: Sequence[int] = ()) -> None:
         """Send every other shot where it tells most about uncertain faults."""

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from mrcd.fabric.loops import Element
+from mrcd.model import FaultInfo
 from mrcd.survey.inference import Fault
 
 CERTAIN = 6.0
@@ -95,3 +96,19 @@ def fields_of(fault: Fault) -> dict[str, str]:
     if fault.alternatives:
         fields["or"] = ", or ".join(" and ".join(names) for names in fault.alternatives)
     return fields
+
+
+def info_of(named: Named, *, now_ns: int) -> FaultInfo:
+    """Return a named fault as the control API and `mrcctl` show it."""
+    fault = named.fault
+    return FaultInfo(
+        element=fault.element.name,
+        kind=fault.kind,
+        loss=round(fault.loss, 5),
+        loss_low=round(fault.low, 5),
+        loss_high=round(fault.high, 5),
+        extra_us=round(fault.extra_us, 1),
+        since_s=round((now_ns - named.since_ns) / 1e9, 3),
+        evidence=list(fault.evidence),
+        alternatives=[list(names) for names in fault.alternatives],
+    )

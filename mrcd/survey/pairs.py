@@ -46,7 +46,7 @@ FEW: Final = 0.1
 """Shares of a port's probes that are lost where it loses all, and where it loses next to none."""
 PORT_PROBES: Final = 4
 """Probes of a source port from which on its share of losses tells anything."""
-DAMAGED: Final = 0.5
+DAMAGED: Final = 0.3
 """Share of the lost that must have arrived damaged for damage to be the fault."""
 
 
@@ -106,7 +106,7 @@ def _explained(fault: Fault, rows: Sequence[Counted]) -> Fault:
     kinds = total([each.kinds for each in across])
     lines = [f"{lost:,} of {sent:,} probes lost", *_patterns(kinds)]
     kind: FaultKind = fault.kind
-    if kinds.damaged > DAMAGED * (kinds.short[1] + kinds.long[1]) and kinds.damaged >= 3:
+    if kinds.damaged > DAMAGED * (kinds.short[1] + kinds.long[1]) and kinds.damaged >= 2:
         kind = "damage"
         lines.append(f"{kinds.damaged:.0f} arrived with other bytes than they were sent with")
     data = [each.data for each in across if each.data]

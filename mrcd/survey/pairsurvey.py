@@ -36,7 +36,7 @@ log = get_logger()
 
 DATAGRAMS_MAX = 64
 """Datagrams that are told in one interval; more peers take turns."""
-JUDGED_SHARE = 0.03
+JUDGED_SHARE = 0.05
 """Share of a CPU that judging may take."""
 
 DataLoss = Callable[[], Mapping[Target, int]]
