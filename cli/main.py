@@ -31,7 +31,7 @@ SUBCOMMANDS: Mapping[str, tuple[str, str]] = {
     "conn": ("cli.state.conn", "Show the connections: the QPs with each peer."),
     "fault": (
         "cli.state.faults",
-        "Show the links and switches of the fabric that lose or delay packets.",
+        "Show what loses or delays packets: links and switches, or NICs, pairs and hosts.",
     ),
     "quick": ("cli.quick.command", "Connect the hosts of a network without writing any file."),
     "invite": (
@@ -40,7 +40,7 @@ SUBCOMMANDS: Mapping[str, tuple[str, str]] = {
     ),
     "watch": (
         "cli.quick.watch",
-        "Name grey failures of NICs and networks between hosts, without mrcd, until interrupted.",
+        "Name what loses, delays or changes packets between hosts, without mrcd, until Ctrl-C.",
     ),
     "key": ("cli.host.key", "Make keys, show public ones, and renew the keys of packets."),
     "config": (

@@ -17,7 +17,7 @@ from cli.console.exits import CommandError, NoSuchObject
 from cli.console.options import HELP_NAMES
 from cli.console.render import BAD, GOOD, WARN, colour
 from cli.state.faults import sentence
-from mrcd.model import FaultInfo
+from mrcd.model import SCHEMA_VERSION, FaultInfo
 from mrcd.wording import duration
 
 if TYPE_CHECKING:
@@ -54,11 +54,11 @@ def watch(
     seconds: float | None,
     as_json: bool,
 ) -> None:
-    """Name what loses, delays or changes packets between this host and others, until Ctrl-C.
+    """Name what loses, delays or changes packets between hosts, without mrcd, until Ctrl-C.
 
     Run it on all hosts, with the NICs of each network at the same place; they find each other. They
-    need one secret: it is asked for, or made and shown once. No mrcd is needed, none that runs is
-    touched, and nothing is left behind.
+    need one secret: it is asked for, or made and shown once. An mrcd that runs is not touched, and
+    nothing is left behind.
     """
     from cli.quick import command, files  # noqa: PLC0415
     from cli.quick.watching import PORT, Watching  # noqa: PLC0415
@@ -155,7 +155,8 @@ def _shade(info: FaultInfo) -> str:
 
 
 def _json(told: dict[str, object]) -> None:
-    click.echo(json.dumps({"time": round(time.time(), 3), **told}))
+    whole = {"schema_version": SCHEMA_VERSION, "time": round(time.time(), 3), **told}
+    click.echo(json.dumps(whole))
     sys.stdout.flush()
 
 

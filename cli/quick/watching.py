@@ -198,6 +198,8 @@ class Watching:
             self._tell(f"{name} is silent: nothing is heard of it for 3 s")
         for name in self._silent.keys() - silent.keys():
             self._tell(f"{name} is heard again")
+        if silent and len(silent) == len(self._run_of) > len(self._silent):
+            self._tell(f"nothing is heard on {', '.join(self._nics)}: faults are not judged")
         self._silent = silent
         for name in [name for name, at in silent.items() if now_ns - at > FORGOTTEN_NS]:
             self._forget(name)

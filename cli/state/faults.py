@@ -15,7 +15,7 @@ from mrcd.wording import duration
 
 @click.group(context_settings=HELP_NAMES)
 def fault() -> None:
-    """Show what loses or delays packets: links and switches, NICs, pairs, hosts."""
+    """Show what loses or delays packets: links and switches, or NICs, pairs and hosts."""
 
 
 @fault.command("list")

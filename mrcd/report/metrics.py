@@ -471,7 +471,7 @@ _TABLE: tuple[Metric, ...] = (
         "mrcd_faults",
         "gauge",
         ("kind",),
-        "links and switches of the fabric that the survey names as faulty",
+        "what the survey names as faulty: links and switches, or NICs, pairs and hosts",
         lambda snap: (((kind,), snap.faults.get(kind, 0)) for kind in FAULT_KINDS),
     ),
     _one(

@@ -130,6 +130,7 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "sessions.not_saved": "The file of sessions cannot be written; a restart would lose them.",
         "sessions.resumed": "Sessions with peers continue from the state that an earlier run left.",
         "strays.removed": "Pins and interfaces left by earlier runs were removed.",
+        "survey.no_socket": "Probes of a plane cannot be sent or received; the reason is given.",
         "survey.off": "No survey probes are sent; the reason is given.",
         "survey.rejected": "A peer's message about its survey probes was refused.",
         "survey.started": "Survey probes are being sent.",

@@ -387,7 +387,13 @@ class Matrix:
         return Counted(one, way, kinds or Kinds(), data, queued=_grown(times) > 0)
 
     def _is_disturbed(self, way: Way, now_ns: int) -> bool:
-        """Return whether an end of a way has no carrier, or had none a moment ago."""
+        """Return whether a way is not to be judged.
+
+        An end has no carrier, or had none a moment ago, or its counts come no more.
+        """
+        counts = self.hosts.get(way.host.name)
+        if counts is None or now_ns - counts.heard_ns > SILENT_NS:
+            return True
         for name in (way.sender, way.host.name):
             host = self.hosts.get(name)
             if host is None or way.plane >= len(host.nics):

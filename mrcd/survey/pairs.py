@@ -94,6 +94,13 @@ def whole(element: Element) -> str:
     return element.name.removesuffix(" sending").removesuffix(" receiving")
 
 
+def is_directed(element: Element) -> bool:
+    """Return whether an element stands for one of two directions."""
+    if element.kind == "pair":
+        return not element.name.startswith("between ")
+    return element.name != whole(element)
+
+
 def _across(element: Element, rows: Iterable[Counted]) -> list[Counted]:
     return [each for each in rows if element in each.way.crossings]
 
@@ -197,7 +204,7 @@ def _slow(rows: Sequence[Counted], lossy: set[Element]) -> list[Fault]:
     full = [each.way for each in rows if each.queued]
     leaving = {(way.sender, way.plane) for way in full}
     arriving = {(way.host.name, way.plane) for way in full}
-    extra, known = _extra(rows)
+    extra, known, alone = _extra(rows)
     for way in [*known]:
         if (way.sender, way.plane) in leaving or (way.host.name, way.plane) in arriving:
             known.remove(way)
@@ -205,7 +212,8 @@ def _slow(rows: Sequence[Counted], lossy: set[Element]) -> list[Fault]:
     guilty: dict[Element, list[Way]] = {}
     for way in known:
         for element in way.crossings:
-            guilty.setdefault(element, []).append(way)
+            if way not in alone or not is_directed(element):
+                guilty.setdefault(element, []).append(way)
     guilty = {e: ways for e, ways in guilty.items() if all(way in extra for way in ways)}
     unexplained, found = set(extra), []
     while unexplained and guilty:
@@ -225,8 +233,11 @@ def _slow(rows: Sequence[Counted], lossy: set[Element]) -> list[Fault]:
     return found
 
 
-def _extra(rows: Sequence[Counted]) -> tuple[dict[Way, float], list[Way]]:
-    """Return how much too long the slow ways take, in microseconds, and the ways that are known."""
+def _extra(rows: Sequence[Counted]) -> tuple[dict[Way, float], list[Way], set[Way]]:
+    """Return how much too long the slow ways take, in microseconds, and the ways that are known.
+
+    The last are those of hosts with one plane, of which only there and back together is known.
+    """
     took: dict[tuple[str, str], dict[int, tuple[float, Way]]] = {}
     for each in rows:
         if each.seen.rtt_us is not None:
@@ -235,6 +246,7 @@ def _extra(rows: Sequence[Counted]) -> tuple[dict[Way, float], list[Way]]:
     trips = _round_trips(took)
     extra: dict[Way, float] = {}
     known: list[Way] = []
+    alone: set[Way] = set()
     for (sender, host), planes in took.items():
         back = took.get((host, sender), {})
         both = planes.keys() & back.keys()
@@ -242,6 +254,8 @@ def _extra(rows: Sequence[Counted]) -> tuple[dict[Way, float], list[Way]]:
         for plane in sorted(both):
             way = planes[plane][1]
             known.append(way)
+            if len(both) == 1:
+                alone.add(way)
             trip = planes[plane][0] + back[plane][0]
             usual = trips.get((sender, host, plane))
             if best is None or usual is None:
@@ -254,7 +268,7 @@ def _extra(rows: Sequence[Counted]) -> tuple[dict[Way, float], list[Way]]:
                     extra[way] = more
             else:
                 extra[way] = (trip - usual) / 2
-    return extra, known
+    return extra, known, alone
 
 
 def _round_trips(

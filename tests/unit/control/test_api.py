@@ -28,7 +28,7 @@ DOCS = Path(__file__).parents[3] / "docs"
 UNTYPED = {
     "config check", "config confirm", "datapath detach", "debug bundle", "doctor", "fabric check",
     "fabric digest", "fabric import", "fabric plan", "key generate", "key public", "lab down",
-    "lab fault", "lab status", "lab up", "sid verify",
+    "lab fault", "lab status", "lab up", "sid verify", "watch",
 }  # fmt: skip
 NO_JSON = {"api interface", "api schema", "completion", "lab exec", "top", "quick up",
            "quick down", "quick save", "report"}  # print no JSON  # fmt: skip

@@ -85,7 +85,8 @@ def test_collect__values() -> None:
     assert rows_of("mrcd_ring_slots_used") == {("tx",): 21, ("rx",): 6}
     assert rows_of("mrcd_paths", planes=2)[("1", "SKIP")] == 1
     assert rows_of("mrcd_peer_paths", peers=1)[("h2", "ASSUMED_BAD")] == 10
-    assert rows_of("mrcd_faults") == {("dead",): 0, ("loss",): 2, ("slow",): 0}
+    kinds = ("dead", "loss", "slow", "damage", "repeat", "reorder", "flap")
+    assert rows_of("mrcd_faults") == {(kind,): 2 * (kind == "loss") for kind in kinds}
 
 
 def test_collect__series_grow_with_peers_and_planes_only() -> None:

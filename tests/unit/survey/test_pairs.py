@@ -200,6 +200,14 @@ def test_with_one_plane_pairs_are_compared() -> None:
     assert (fault.element.name, fault.kind) == ("a:eth1", "slow")
 
 
+def test_with_one_plane_the_direction_of_a_delay_is_unknown() -> None:
+    def took(way: Way) -> float:
+        return 100.0 + 20_000 * (way.host.name == "a")
+
+    fault = only(infer(counted(5, 1, lambda s, d, p: 0.0, took=took)))
+    assert (fault.element.name, fault.kind) == ("a:eth1", "slow")
+
+
 def test_alike_delays_are_nobodys_fault() -> None:
     assert infer(counted(4, 2, lambda s, d, p: 0.0, took=lambda way: 30_000.0)) == []
 
