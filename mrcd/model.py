@@ -390,6 +390,7 @@ class SurveyInfo:
     pps: int  # probes a second of this host
     loops: int  # loops of this host; without a fabric, ways from it
     trips: str  # what these are: "loops" or "ways"
+    arrived: int  # ways: probes of peers that have arrived here since mrcd began
     lost: int  # ways: probes to this host that were lost since mrcd began
     queued: int  # ways: of these, those that a full queue took, which are no fault
     hosts_heard: int  # peers whose counts were received lately

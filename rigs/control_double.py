@@ -472,6 +472,7 @@ class FakeSource:
             pps=200,
             loops=10,
             trips="loops",
+            arrived=0,
             lost=0,
             queued=0,
             hosts_heard=1,

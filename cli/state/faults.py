@@ -50,6 +50,10 @@ def _faults(client: Client) -> FaultsReply:
     return reply
 
 
+PROBE_PORT = 4975
+"""As PORT of mrcd/survey/probesockets.py."""
+
+
 def summary(survey: SurveyInfo) -> str:
     """Return one line on the survey that the answer is based on."""
     if not survey.enabled:
@@ -58,6 +62,8 @@ def summary(survey: SurveyInfo) -> str:
         f"survey: {survey.loops} {survey.trips} here, {survey.pps} probes/s; "
         f"{survey.hosts_heard} of {survey.hosts_total} peers report theirs"
     )
+    if survey.trips == "ways" and survey.hosts_heard and not survey.arrived:
+        line += f"; no probe arrives: does a firewall of this host drop UDP port {PROBE_PORT}?"
     return line + (f"; {survey.rejected} messages rejected" if survey.rejected else "")
 
 

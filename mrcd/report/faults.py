@@ -32,6 +32,7 @@ class FaultReport(Live):
         survey = self._engine.survey
         lost, queued = survey.matrix.lost_here if isinstance(survey, PairSurvey) else (0, 0)
         return SurveyInfo(
+            arrived=survey.prober.received if isinstance(survey, PairSurvey) else 0,
             lost=lost,
             queued=queued,
             enabled=not survey.reason,
