@@ -152,13 +152,18 @@ def test_several_paths_of_a_plane(make: Make) -> None:
     assert {path.t1 for path in paths} == {0}, "nobody knows by which way they go"
 
 
-def test_what_is_between_is_shown_as_unknown(make: Make) -> None:
-    bare = make(bridge)
+def test_nics_are_on_the_map(make: Make) -> None:
+    bare = make(router4)
     bare.begin()
     with bare.client("a") as client:
-        found = client.fabric_map()
-    assert not found["survey"].enabled
-    assert {element.state for element in found["elements"]} == {"unseen"}
+        found = eventually(
+            lambda: (reply := client.fabric_map())["ways"] and reply, "ways are probed"
+        )
+    assert found["survey"].enabled
+    assert {element.state for element in found["elements"]} == {"ok"}
+    assert [element.name for element in found["elements"]] == [
+        f"{host}:{nic(plane)}" for host in HOSTS for plane in range(PLANES)
+    ]
 
 
 # ---- faults

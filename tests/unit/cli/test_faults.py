@@ -4,12 +4,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from cli.console import exits
 from cli.fabric import drawing
+from cli.quick import watch
+from cli.state.faults import PROBE_PORT, sentence, summary
+from mrcd.model import ElementInfo, ElementState, FaultKind, HostSpot, MapReply, WayInfo
+from mrcd.survey import probesockets
 from rigs.control_double import FakeSource
 from tests.unit.command_line import run
 
@@ -130,3 +135,69 @@ def test_map_as_json(server: Path) -> None:
     reply = json.loads(run(server, "fabric", "map", "--json").output)
     assert (reply["planes"], reply["t0"], reply["t1"]) == (2, 2, 2)
     assert len(reply["elements"]) == 2 * (2 + 2 + 4 + 2)
+
+
+def nic(name: str, plane: int, state: ElementState = "ok", loss: float = 0.0) -> ElementInfo:
+    return ElementInfo(
+        name=name, kind="nic", plane=plane, state=state, loss=loss, sent=100, latency_us=None
+    )
+
+
+def test_without_a_fabric_the_map_is_a_table(source: FakeSource) -> None:
+    pair = replace(nic("a:eth1 to b:eth1", 0, "dead"), kind="pair")
+    reply: MapReply = {
+        **source.fabric_map(),
+        "t0": 0,
+        "hosts": [HostSpot(name=name, t0=0) for name in ("a", "bb")],
+        "elements": [
+            nic("a:eth1", 0), nic("a:eth2", 1, "loss", 0.02), nic("bb:eth1", 0, "unseen"),
+            nic("bb:eth2", 1, "slow"), pair,
+        ],
+        "ways": [WayInfo(sender="a", receiver="bb", plane=1, sent=100, lost=2)],
+    }  # fmt: skip
+    assert drawing.render(reply, 80).splitlines()[:-2] == [
+        "host  plane 0  plane 1",
+        "a     ok       2.0%",
+        "bb    ?        ~ slow",
+        "  a:eth1 to b:eth1 x",
+        "  a to bb on plane 1: 2 of 100 lost",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("damage", "a:eth1 damages 4.1 % (3.2 % to 10 %)"),
+        ("repeat", "a:eth1 repeats 4.1 % (3.2 % to 10 %)"),
+        ("reorder", "a:eth1 reorders 4.1 % (3.2 % to 10 %)"),
+        ("flap", "a:eth1 flaps"),
+    ],
+)
+def test_what_else_is_wrong_with_packets(source: FakeSource, kind: FaultKind, text: str) -> None:
+    lossy = source.faults()["faults"][1]
+    assert sentence(replace(lossy, element="a:eth1", kind=kind)) == text
+
+
+def test_a_firewall_before_all_probes_is_suspected(source: FakeSource) -> None:
+    survey = replace(source.faults()["survey"], trips="ways")
+    assert "does a firewall of this host drop UDP port 4975?" in summary(survey)
+    assert "firewall" not in summary(replace(survey, arrived=1))
+    assert probesockets.PORT == PROBE_PORT
+
+
+def test_watch_prints_a_line_with_the_numbers(source: FakeSource) -> None:
+    lossy = source.faults()["faults"][1]
+    found = replace(lossy, element="a:eth1 sending", evidence=["21 of 264 probes lost"])
+    text = watch.line(replace(found, alternatives=[["x", "y"], ["z"]]))
+    assert text.startswith(
+        "a:eth1 sending loses 4.1 % (3.2 % to 10 %) (21 of 264 probes lost; since "
+    )
+    assert text.endswith("; cannot be told from x and y, or from z)")
+
+
+def test_watch_needs_a_nic_that_is_there(server: Path) -> None:
+    result = run(server, "watch", "--insecure", "no-such-nic")
+    assert result.exit_code == exits.FAILED
+    assert "no-such-nic" in result.stderr
+    assert run(server, "watch", "lo").exit_code == exits.USAGE
+    assert run(server, "watch", "eth1", "eth1").exit_code == exits.USAGE
