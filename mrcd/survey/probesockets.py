@@ -21,7 +21,7 @@ from mrcd.survey.arrivals import PORTS
 
 PORT: Final = 4975
 """The UDP port that the probes of mrcd go to."""
-READ_MAX: Final = 4096
+READ_MAX: Final = 256
 """Probes that are read from a plane at a time: anyone may send."""
 _BUFFER_BYTES: Final = 1 << 20
 _SO_NO_CHECK, _SO_TIMESTAMPNS = 11, 35

@@ -197,7 +197,7 @@ def test_watch_prints_a_line_with_the_numbers(source: FakeSource) -> None:
 
 def test_watch_needs_a_nic_that_is_there(server: Path) -> None:
     result = run(server, "watch", "--insecure", "no-such-nic")
-    assert result.exit_code == exits.FAILED
+    assert result.exit_code == exits.NO_SUCH_OBJECT
     assert "no-such-nic" in result.stderr
     assert run(server, "watch", "lo").exit_code == exits.USAGE
     assert run(server, "watch", "eth1", "eth1").exit_code == exits.USAGE
