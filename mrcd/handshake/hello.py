@@ -23,10 +23,11 @@ MAGIC: Final = b"MRCr"
 TAG_BYTES: Final = 16
 NICS_MAX: Final = 8
 _NAME_MAX, _INNER_MAX, _WHY_MAX = 31, 8, 300
+_SHOWN_MAX = 1024
 HOSTS_MAX: Final = 64
 """The most hosts that one Hello speaks of, and the most that one tells of."""
-TOLD_BYTES: Final = 40_000
-"""So long is what one Hello tells of other hosts, at most; the rest has its turn later."""
+TOLD_BYTES: Final = 24_000
+"""So long is what one Hello tells of other hosts, at most, without their certificates."""
 _PER_S = 200
 """Hellos that all hosts together send on a network, about; where they are many, each says fewer."""
 _CONTEXT = b"mrcd quick discovery"
@@ -47,6 +48,7 @@ class Said:
     none or none is known. `heard` lists, for each other host, the pairs of NICs, its own first, on
     which it hears it: if it is `whole` every host, and otherwise only who needs to know.
     `forwards`: it hands packets on. `mtu` is that of its planes, bytes. `leaving`: it goes.
+    `shown` is its certificate in base64, where others tell of it.
     """
 
     name: str
@@ -61,6 +63,7 @@ class Said:
     forwards: bool = False
     mtu: int = 0
     leaving: bool = False
+    shown: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +207,7 @@ def _said(data: Any) -> Said:
         forwards=data["forwards"] is True,
         mtu=int(data["mtu"]),
         leaving=data["leaving"] is True,
+        shown=str(data["shown"])[:_SHOWN_MAX],
     )
     if not 0 < len(said.name) <= _NAME_MAX or not 0 < len(said.inner) <= _INNER_MAX:
         raise ValueError("its name or its addresses are too long")

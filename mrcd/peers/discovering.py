@@ -9,6 +9,7 @@ import random
 import socket
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from ipaddress import IPv6Address
 from typing import Final
 
@@ -176,6 +177,7 @@ class Discovering:
             return
         for nic in [*self._sockets]:
             hello = self.meeting.hello(nics.index(nic), leaving=leaving)
+            hello = replace(hello, told=self._trust.vouched(hello.told))
             self._send(nic, voice.say(hello))
 
     def _ask(self) -> bool:
@@ -222,7 +224,7 @@ class Discovering:
         heard = None if voice is None else self._read(nic, address, datagram, voice)
         if heard is not None:
             self._trust.heard(heard)
-            self._hear(plane, address, heard.hello)
+            self._hear(plane, address, self._trust.believed(heard.hello))
 
     def _read(self, nic: str, address: str, datagram: bytes, voice: Trusted) -> Heard | None:
         """Return the Hello in a datagram, if it is one; it is often the same as before."""

@@ -37,7 +37,7 @@ class Other:
         return {theirs: address for (_plane, theirs), (address, _ns) in self.seen.items()}
 
 
-class Heard:
+class Others:
     """All of them."""
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ from mrcd.fabric import network
 from mrcd.fabric.cabling import Cabling, Handed, Joint, Node, Way
 from mrcd.fabric.hosts import Address, Host
 from mrcd.handshake.hello import HOSTS_MAX, NICS_MAX, Hello, Pair, Said, fitting
-from mrcd.peers.heard import Heard, Other
+from mrcd.peers.heard import Other, Others
 
 SECOND: Final = 1_000_000_000
 FORGET_NS: Final = 60 * SECOND
@@ -68,7 +68,7 @@ class Meeting:
         self._seq = 0
         self._before: Said | None = None
         self._turn = 0
-        self._others = Heard()
+        self._others = Others()
         self._refused: dict[str, str] = {}
         self._eager_until_ns = self._asked_until_ns = 0
         self._twice: dict[str, tuple[int, str]] = {}

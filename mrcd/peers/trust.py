@@ -7,6 +7,7 @@ What they mean is in mrcd/handshake/: invitation.py, issued.py, certificate.py, 
 from __future__ import annotations
 
 import base64
+import contextlib
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -23,12 +24,13 @@ from mrcd.handshake import invitation, issued, revocation, voice
 from mrcd.handshake.authority import Authority
 from mrcd.handshake.certificate import BadCertificate, Certificate, How
 from mrcd.handshake.datagram import DatagramError
-from mrcd.handshake.hello import HOSTS_MAX
+from mrcd.handshake.hello import Hello, Said
 from mrcd.handshake.identity import KEY_BYTES, Secret
 from mrcd.handshake.invitation import Asking, BadRequest, Grant, Refusal, Request
 from mrcd.handshake.issued import Issued, Record
 from mrcd.handshake.revocation import REPLACED, REVOKED, Revocation, Revocations
 from mrcd.handshake.voice import Heard, Trusted
+from mrcd.peers.heard import KNOWN_MAX
 from mrcd.peers.membership import NAME as MEMBERSHIP
 from mrcd.peers.membership import Membership
 from mrcd.service.findings import Findings
@@ -47,7 +49,6 @@ REFUSED_NS: Final = 60 * SECOND
 """A host that was refused asks again after this time."""
 ASKED_PER_S: Final = 20
 """Requests of hosts that want to join, of all together, that are computed."""
-_SHOWN_MAX: Final = 4 * HOSTS_MAX
 _HOUR_S: Final = 3600
 
 
@@ -189,12 +190,39 @@ class Trust:
         """Take notice of a Hello, and of whether its host has the same revocations."""
         name = heard.hello.name
         if heard.certificate is not None:
-            if len(self._shown) >= _SHOWN_MAX:
+            if len(self._shown) >= KNOWN_MAX:
                 self._shown.clear()
             self._shown[name] = heard.certificate
         if heard.digest != self.revocations.digest:
             self._send_all(name)
         self.look_for_news()
+
+    def vouched(self, told: Iterable[Said]) -> tuple[Said, ...]:
+        """Return what is told of others with the certificates that they have shown."""
+        found = ((said, self._shown.get(said.name)) for said in told)
+        return tuple(
+            said
+            if shown is None
+            else replace(said, shown=base64.b64encode(shown.statement).decode())
+            for said, shown in found
+        )
+
+    def believed(self, hello: Hello) -> Hello:
+        """Return a Hello without what it tells of hosts that show no good certificate.
+
+        Those that do are remembered as if they had shown it here.
+        """
+        voice = self.voice()
+        if voice is None or not hello.told:
+            return replace(hello, told=())
+        kept = []
+        for said in hello.told:
+            with contextlib.suppress(BadCertificate, ValueError):
+                shown = voice.checked(base64.b64decode(said.shown, validate=True))
+                if shown.name == said.name and self.revocations.of(shown) is None:
+                    self._shown[said.name] = shown
+                    kept.append(replace(said, shown=""))
+        return replace(hello, told=tuple(kept))
 
     def look_for_news(self) -> None:
         """Act on the revocations that Hellos have told of."""
@@ -208,7 +236,7 @@ class Trust:
             return
         if now - self._sent_ns.get(name, -AGAIN_NS) < AGAIN_NS:
             return
-        if len(self._sent_ns) >= _SHOWN_MAX:
+        if len(self._sent_ns) >= KNOWN_MAX:
             self._sent_ns.clear()
         self._sent_ns[name] = now
         for message in self.revocations.messages():

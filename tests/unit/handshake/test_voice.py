@@ -10,7 +10,7 @@ import pytest
 
 from mrcd.handshake import certificate, identity, voice
 from mrcd.handshake.authority import Authority, Signer
-from mrcd.handshake.hello import BadHello, Hello, encode
+from mrcd.handshake.hello import BadHello, Hello, Said, encode
 from mrcd.handshake.identity import Keyring, Member, Secret
 from mrcd.handshake.revocation import Revocations
 from mrcd.handshake.voice import NOTICES_MAX, REPEATED, Insecure, Out, Trusted
@@ -20,7 +20,7 @@ AUTHORITY = Authority(SECRET)
 
 
 def hello(name: str) -> Hello:
-    return Hello(name=name, run="1", nic=0, nics=1, inner=("fd99::1",))
+    return Hello(Said(name, "1", 0, 0, 1, ("fd99::1",)), 0)
 
 
 def by_secret(name: str, secret: Secret = SECRET) -> Trusted:

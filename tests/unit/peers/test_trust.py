@@ -18,7 +18,7 @@ from mrcd.config.diff import CannotApply
 from mrcd.config.keyfiles import with_keys
 from mrcd.fabric import network
 from mrcd.handshake import revocation
-from mrcd.handshake.hello import Hello
+from mrcd.handshake.hello import Hello, Said
 from mrcd.handshake.identity import encode_key
 from mrcd.handshake.voice import Out
 from mrcd.peers import trust as trusts
@@ -83,7 +83,7 @@ class Host:
     def hello(self) -> bytes:
         found = self.trust.voice()
         assert found is not None
-        return found.say(Hello(name=self.name, run="1", nic=0, nics=1, inner=("10.9.0.1",)))
+        return found.say(Hello(Said(self.name, "1", 0, 0, 1, ("10.9.0.1",)), 0))
 
     def hear(self, other: Host) -> None:
         """Hear the Hello of another host, and admit it."""
@@ -451,3 +451,24 @@ def test_no_file_of_the_issuer_holds_an_invitation(a: Host) -> None:
         content = (a.home / name).read_text()
         assert coded not in content
         assert made.statement[:64].hex() not in content
+
+
+def test_certificates_are_told_of_hosts_behind_others(
+    tmp_path: Path, cluster: dict[str, Host]
+) -> None:
+    """A host that was never heard counts by what it has shown to another one, unless it is out."""
+    a, b, c, d = (cluster[name] for name in "abcd")
+    b.hear(c)
+    told = (Said("c", "1", 0, 0, 1, ("10.9.0.3",)), Said("x", "1", 0, 0, 1, ("10.9.0.9",)))
+    hello = Hello(Said("b", "1", 0, 0, 1, ("10.9.0.2",)), 0, told=b.trust.vouched(told))
+    assert d.trust.certificate_of("c") is None
+    assert d.trust.believed(hello).told == told[:1], "nobody vouches for x"
+    shown = d.trust.certificate_of("c")
+    assert shown is not None
+    assert shown.name == "c"
+    forged = replace(hello, told=(replace(hello.told[0], name="y"),))
+    assert d.trust.believed(forged).told == ()
+    damaged = replace(hello, told=(replace(hello.told[0], shown="nonsense"),))
+    assert d.trust.believed(damaged).told == ()
+    a.trust.revoke("c")
+    assert a.trust.believed(hello).told == ()
