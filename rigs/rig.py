@@ -460,7 +460,7 @@ class Rig:
             link_ifindex=self.ifindex["mrc0p"],
             planes=PLANES,
             plane_mask=(1 << PLANES) - 1,
-            **{"standby": 0, **redundant(())},
+            **{"standby": 0, "relays": 0, **redundant(())},
             block=int.from_bytes(fabric.block.network_address.packed[:4], "little"),
             udp_port=socket.htons(self.config.transport.udp_port),
             control_port=socket.htons(self.config.transport.control_port),

@@ -453,11 +453,9 @@ def test_no_file_of_the_issuer_holds_an_invitation(a: Host) -> None:
         assert made.statement[:64].hex() not in content
 
 
-def test_certificates_are_told_of_hosts_behind_others(
-    tmp_path: Path, cluster: dict[str, Host]
-) -> None:
+def test_certificates_are_told_of_hosts_behind_others(tmp_path: Path, a: Host) -> None:
     """A host that was never heard counts by what it has shown to another one, unless it is out."""
-    a, b, c, d = (cluster[name] for name in "abcd")
+    b, c, d = (joined(tmp_path, a, name) for name in "bcd")
     b.hear(c)
     told = (Said("c", "1", 0, 0, 1, ("10.9.0.3",)), Said("x", "1", 0, 0, 1, ("10.9.0.9",)))
     hello = Hello(Said("b", "1", 0, 0, 1, ("10.9.0.2",)), 0, told=b.trust.vouched(told))
