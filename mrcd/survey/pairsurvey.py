@@ -15,7 +15,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from mrcd.config.config import Current
+from mrcd.config.config import Current, Peer
 from mrcd.fabric import underlay
 from mrcd.linux.planesocket import Address
 from mrcd.peers.peers import Peers
@@ -51,9 +51,10 @@ class PairSurvey:
         now = config()
         self._peers = peers
         self._data_loss = data_loss
-        self.pps = now.transport.survey_pps if now.peers else 0
-        self.reason = _why_not(now.transport.survey_pps, len(now.peers))
-        names = [now.host.name, *(peer.name for peer in now.peers)]
+        alike = [peer.name for peer in now.peers if _shares_all(peer)]
+        self.pps = now.transport.survey_pps if alike else 0
+        self.reason = _why_not(now.transport.survey_pps, len(now.peers), len(alike))
+        names = [now.host.name, *alike]
         planes = now.fabric.planes
         self.matrix = Matrix(
             now.host.name, names, planes, self.pps, secrets.randbits(63), secrets.randbits(63)
@@ -154,7 +155,8 @@ class PairSurvey:
 
     def _tell(self, datagrams: Sequence[bytes]) -> None:
         """Send the totals to peers that answer, each on two planes in turn."""
-        peers, planes = self._peers.answering, self._config().fabric.planes
+        peers = [name for name in self._peers.answering if self._is_alike(name)]
+        planes = self._config().fabric.planes
         if not peers:
             return
         count = max(1, min(len(peers), DATAGRAMS_MAX // (len(datagrams) * min(2, planes))))
@@ -171,11 +173,18 @@ class PairSurvey:
 
     def _receive(self, sender: str | None, datagram: bytes, plane: int) -> None:
         now_ns = time.monotonic_ns()
+        if sender is not None and not self._is_alike(sender):
+            return  # it is on other networks, or numbers them otherwise
         try:
             self.matrix.receive(datagram, now_ns=now_ns, sender=sender)
             self.accepted += 1
         except EvidenceError as error:
             self.rejections.add(plane, str(error), now_ns=now_ns)
+
+    def _is_alike(self, name: str) -> bool:
+        """Return whether a peer is on all planes of this host, on no other, and numbers them so."""
+        peer = self._config().by_name.get(name)
+        return peer is not None and _shares_all(peer) and self._peers.numbers_alike(name)
 
     def _judge(self, now_ns: int, down: Sequence[int]) -> None:
         changes, found = self.matrix.judge(now_ns=now_ns)
@@ -203,11 +212,20 @@ def _text(address: Address) -> str:
     return str(address).partition("%")[0]
 
 
-def _why_not(pps: int, peers: int) -> str:
+def _shares_all(peer: Peer) -> bool:
+    """Return whether each plane leads to a peer by itself: planes are compared among hosts."""
+    host, planes = peer.host, range(len(peer.host.endpoints))
+    ends = host.endpoints
+    return all(not ends[p].is_unspecified and host.via(p) is None for p in planes)
+
+
+def _why_not(pps: int, peers: int, alike: int) -> str:
     """Return the reason why this host runs no survey; empty if it does."""
     if not pps:
         return "[transport] survey_pps is 0"
-    return "" if peers else "there is no peer"
+    if not peers:
+        return "there is no peer"
+    return "" if alike else "no peer is on the networks of all planes, so none can be compared"
 
 
 def _fields(fault: Fault) -> dict[str, str]:
