@@ -59,7 +59,7 @@ def _start(name: str, plan: Topology) -> None:
         gone = [host for host, process in running.items() if process.poll() is not None]
         return f"mrcd of {', '.join(gone)} ended" if gone else None
 
-    missing, reason = asyncio.run(reach.wait(plan, _WITHIN_S, ended))
+    missing, reason = asyncio.run(reach.wait(name, plan.fabric.hosts, _WITHIN_S, ended))
     if reason or missing:
         raise BenchFailed(reason or f"no answer through mrc0: {', '.join(map(str, missing))}")
 

@@ -24,6 +24,7 @@ from cli.lab import suggestions
 
 if TYPE_CHECKING:
     from cli.lab.lab import HostStatus, LabStatus
+    from cli.lab.shape import Shape
     from mrcd.fabric.description import Fabric
     from mrcd.fabric.routing import Routing
 
@@ -31,6 +32,11 @@ QUEUES_MAX = 16
 QDISCS = ("fq", "fq_codel", "pfifo_fast", "mq")
 """What cli.lab.multiqueue knows, which is not imported for a command's help."""
 _SHAPE = ("hosts", "planes", "t1", "hosts_per_t0")
+_OF_FABRICS = {
+    *_SHAPE, "trim", "queues", "qdisc", "no_ecn", "routing", "encap", "underlay", "insecure",
+    "switches",
+}  # fmt: skip
+"""The options of `lab up` that make no sense together with --shape."""
 _ROUTING = {"routing": "mode", "encap": "encap", "underlay": "underlay"}
 
 name_option = click.option(
@@ -103,6 +109,11 @@ def lab() -> None:
 )
 @click.option("--insecure", is_flag=True, help="Run the hosts' mrcd without keys.")
 @click.option("--no-daemon", is_flag=True, help="Build only the fabric and do not start mrcd.")
+@click.option(
+    "--shape",
+    metavar="SHAPE",
+    help="Hosts with cables and no fabric: ring:5, chain:4, triangle, mesh:4 or a TOML file.",
+)
 @json_option
 @click.option(
     "--switches", is_flag=True, help="Build only switches; this machine's NICs lead to the hosts."
@@ -119,6 +130,7 @@ def up(
     switches: bool,
     queues: int,
     qdisc: str | None,
+    shape: str | None,
     **options: Any,
 ) -> None:
     """Build a lab from FILE or from the options, and wait until its hosts reach each other.
@@ -126,7 +138,13 @@ def up(
     FILE is a fabric file (TOML). --name, --mtu, --rate, --trim, --routing, --encap and
     --underlay override its values. --hosts, --planes, --t1 and --hosts-per-t0
     describe a fabric instead of FILE. All other options go with both.
+
+    --shape builds hosts that find each other, with a cable or a switch for each network between
+    them, and goes with --name, --mtu, --rate, --no-daemon and --json.
     """
+    if shape is not None:
+        _up_shape(ctx, shape, file, daemons=not no_daemon, as_json=as_json)
+        return
     from cli.lab import lab as labs  # noqa: PLC0415
     from cli.lab.multiqueue import HostNics  # noqa: PLC0415
 
@@ -161,6 +179,62 @@ def up(
     )
 
 
+def _up_shape(
+    ctx: click.Context, text: str, file: Path | None, *, daemons: bool, as_json: bool
+) -> None:
+    """Build a lab of this shape, and say what there is."""
+    from cli.lab import lab as labs  # noqa: PLC0415
+
+    clash = [
+        f"--{key.replace('_', '-')}"
+        for key in ctx.params
+        if key in _OF_FABRICS and _given(ctx, key)
+    ]
+    if file is not None:
+        clash.insert(0, f"FILE ({file})")
+    if clash:
+        raise click.UsageError(
+            f"{', '.join(clash)}: not together with --shape, which builds no fabric"
+        )
+    signal.signal(signal.SIGTERM, _terminated)
+    with _errors():
+        shape = _shape(ctx, text)
+        labs.up_shape(shape, daemons=daemons)
+    hosts = [host.name for host in shape.hosts]
+    if as_json:
+        print_json({"lab": shape.name, "hosts": hosts, "networks": len(shape.networks)})
+        return
+    click.echo(
+        f"lab {shape.name} is up: {len(hosts)} hosts, {len(shape.networks)} networks."
+        f" Try: mrcctl lab exec{_name_flag(shape.name)} h1 -- "
+        + ("mrcctl peer list" if daemons else "ip addr")
+    )
+
+
+def _shape(ctx: click.Context, text: str) -> Shape:
+    """Return the shape that --shape names, with --name, --mtu and --rate."""
+    from cli.lab import shape as shapes  # noqa: PLC0415
+
+    name = ctx.params["name"]
+    if shapes.is_drawn(text):
+        mtu, rate = ctx.params["mtu"], ctx.params["rate"]
+        return shapes.drawn(text, name=name, mtu=mtu, rate_mbps=rate)
+    file = Path(text)
+    try:
+        content = file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        why = (isinstance(error, OSError) and error.strerror) or "not UTF-8"
+        raise shapes.ShapeError(
+            f"--shape {text}: must be {shapes.KNOWN}; as a file it cannot be read: {why}"
+        ) from None
+    given = {key: ctx.params[key] if _given(ctx, key) else None for key in ("mtu", "rate")}
+    return shapes.parse(content, file, name=name, mtu=given["mtu"], rate_mbps=given["rate"])
+
+
+def _given(ctx: click.Context, option: str) -> bool:
+    return ctx.get_parameter_source(option) is not click.core.ParameterSource.DEFAULT
+
+
 def _fabric(ctx: click.Context, file: Path | None, options: dict[str, Any]) -> Fabric:
     from dataclasses import replace  # noqa: PLC0415
 
@@ -168,7 +242,7 @@ def _fabric(ctx: click.Context, file: Path | None, options: dict[str, Any]) -> F
     from mrcd.fabric.routing import Routing  # noqa: PLC0415
 
     def given(option: str) -> bool:
-        return ctx.get_parameter_source(option) is not click.core.ParameterSource.DEFAULT
+        return _given(ctx, option)
 
     with _errors():
         if file is None:
@@ -270,12 +344,14 @@ def _as_json(
 
 def _as_text(found: LabStatus, actions: list[tuple[str, str]], states: dict[str, str]) -> str:
     rate = f"{found.rate_mbps} Mb/s" if found.rate_mbps else "unlimited"
-    lines = [
-        f"lab {found.name}: {found.planes} planes of {found.t0} T0 and {found.t1} T1 switches,"
-        f" MTU {found.mtu}, {rate} ({found.folder})"
-    ]
+    what = (
+        f"{len(found.hosts)} hosts on {len(found.networks)} networks"
+        if found.networks
+        else f"{found.planes} planes of {found.t0} T0 and {found.t1} T1 switches"
+    )
+    lines = [f"lab {found.name}: {what}, MTU {found.mtu}, {rate} ({found.folder})"]
     shared = {s.namespace for s in found.switches if s.namespace != f"{found.name}-{s.name}"}
-    if not found.ecn:
+    if not found.ecn and not found.networks:
         lines.append("switches do not mark packets (--no-ecn)")
     if found.queues > 1:
         lines.append(f"hosts' NICs have {found.queues} queues (--queues)")
@@ -292,6 +368,17 @@ def _as_text(found: LabStatus, actions: list[tuple[str, str]], states: dict[str,
     ]
     colours = [{1: _colour(states[host.name])} for host in found.hosts]
     lines += ["", table(("HOST", "MRCD", "PID", "MRC0"), rows, colours), ""]
+    if found.networks:
+        laid: list[list[str | int | None]] = [
+            [
+                network.switch or "cable",
+                ", ".join(network.nics),
+                f"{network.rate_mbps} Mb/s" if network.rate_mbps else "unlimited",
+                "standby" if network.standby else "",
+            ]
+            for network in found.networks
+        ]
+        lines += [table(("NETWORK", "NICS", "RATE", ""), laid), ""]
     if found.ports:
         counted: list[list[str | int | None]] = [
             [p.switch, p.port, p.trimmed, p.dropped, p.marked] for p in found.ports
@@ -353,7 +440,8 @@ def fault(name: str, element: str, action: str, as_json: bool) -> None:
 
     \b
     ELEMENT  p1 (plane), p1t0-1 (T0), p1t1-2 (T1), h1:p1 (NIC link),
-             p1t0-1:p1t1-2 (link between switches)
+             p1t0-1:p1t1-2 (link between switches); in a lab with --shape:
+             h1:eth1 (NIC link), h1:h2 (cables of two hosts), s3 (switch)
 
     Every fault except `down` is silent: the carrier stays up. The command returns when the fault
     is in effect and prints that time (CLOCK_MONOTONIC).
@@ -382,12 +470,12 @@ def fault(name: str, element: str, action: str, as_json: bool) -> None:
 @contextlib.contextmanager
 def _errors() -> Iterator[None]:
     """Turn the errors of mrcd.fabric and cli.lab into errors with exit codes."""
-    from cli.lab import faults, state  # noqa: PLC0415
+    from cli.lab import faults, shape, state  # noqa: PLC0415
     from mrcd.fabric import description  # noqa: PLC0415
 
     try:
         yield
-    except (description.FabricError, faults.BadAction) as error:
+    except (description.FabricError, shape.ShapeError, faults.BadAction) as error:
         raise BadConfiguration(str(error)) from error
     except state.NoSuchElement as error:
         raise _NoSuch(str(error)) from error

@@ -11,7 +11,7 @@ import shutil
 import socket
 import subprocess
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,6 +20,8 @@ import tomli_w
 from cli.console.compiling import Compiling
 from cli.lab import (
     build,
+    cablefaults,
+    cables,
     faults,
     injection,
     multiqueue,
@@ -30,9 +32,14 @@ from cli.lab import (
     state,
     topology,
 )
+from cli.lab import (
+    shape as shapes,
+)
 from cli.lab.injection import Applied
 from cli.lab.marking import Marking
 from cli.lab.multiqueue import ONE_QUEUE, HostNics
+from cli.lab.reach import Member
+from cli.lab.shape import Shape
 from cli.lab.state import Fault, Lab, LabFailed, NoSuchElement
 from cli.lab.topology import Topology
 from mrcd.config import keyfiles
@@ -77,8 +84,19 @@ class PortStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class NetworkStatus:
+    """A network of a lab without a fabric: its NICs, and its switch if it is no cable."""
+
+    number: int
+    nics: tuple[str, ...]
+    switch: str | None
+    rate_mbps: int
+    standby: bool
+
+
+@dataclass(frozen=True, slots=True)
 class LabStatus:
-    """The status of a whole lab."""
+    """The status of a whole lab. One without a fabric has networks in place of planes."""
 
     name: str
     folder: str
@@ -96,6 +114,7 @@ class LabStatus:
     switches: tuple[SwitchStatus, ...]
     faults: tuple[Fault, ...]
     ports: tuple[PortStatus, ...]  # those that have trimmed or dropped something
+    networks: tuple[NetworkStatus, ...] = ()
 
     @property
     def healthy(self) -> bool:
@@ -142,23 +161,71 @@ def up(
     names = tuple(name for name in spaces if hosts or spaces[name][0].kind != "host")
     daemons = daemons and hosts
     qdisc = host_nics.qdisc
-    _claim(Lab(fabric.name, names, daemons, ecn, (), host_nics.queues, qdisc), fabric)
-    try:
+    _claim(
+        Lab(fabric.name, names, daemons, ecn, (), host_nics.queues, qdisc),
+        {"fabric.toml": description.dumps(fabric)},
+    )
+    with _removed_on_failure(fabric.name):
         if hosts and not insecure:
-            secret = Secret(secrets.token_bytes(KEY_BYTES))
-            keyfiles.write(state.secret(fabric.name), secret, service=False)
+            _write_secret(fabric.name)
         _build(plan, plan.within(names), ecn, on_stop, settings, host_nics)
         if daemons:
-            _start_daemons(plan)
+            _start_daemons(fabric.name, fabric.hosts)
+
+
+def up_shape(shape: Shape, *, daemons: bool = True) -> None:
+    """Build a lab without a fabric; return when all hosts reach all others.
+
+    Raises LabFailed with the reason, and leaves nothing behind, when the lab cannot be built.
+    """
+    state.require_root()
+    name = shape.name
+    _claim(
+        Lab(name, cables.namespaces(shape), daemons, ecn=False, faults=()),
+        {state.SHAPE: tomli_w.dumps(shapes.tables(shape))},
+    )
+    with _removed_on_failure(name):
+        _write_secret(name)
+        cables.create_namespaces(shape)
+        _mount_bpffs(name)
+        for host in shape.hosts:
+            spot = state.places(name, host.name)
+            spot.folder.mkdir()
+            secret_file = f"../{state.secret(name).name}"
+            spot.config.write_text(tomli_w.dumps(shapes.configuration(shape, host, secret_file)))
+        asyncio.run(cables.build_links(shape))
+        if daemons:
+            _start_daemons(name, shape.hosts)
+
+
+@contextlib.contextmanager
+def _removed_on_failure(name: str) -> Iterator[None]:
+    """Remove the lab if what follows fails."""
+    try:
+        yield
     except BaseException as error:
-        down(fabric.name)
+        down(name)
         if isinstance(error, OSError):
-            raise LabFailed(f"lab {fabric.name} could not be built: {error}") from error
+            raise LabFailed(f"lab {name} could not be built: {error}") from error
         raise
 
 
-def _claim(lab: Lab, fabric: Fabric) -> None:
-    """Claim the lab's name before creating anything that would need cleaning up."""
+def _write_secret(name: str) -> None:
+    secret = Secret(secrets.token_bytes(KEY_BYTES))
+    keyfiles.write(state.secret(name), secret, service=False)
+
+
+def _mount_bpffs(name: str) -> None:
+    mount = state.bpffs(name)
+    mount.mkdir()
+    mounts.mount_bpffs(mount)
+
+
+def _claim(lab: Lab, files: Mapping[str, str]) -> None:
+    """Claim the lab's name before creating anything that would need cleaning up.
+
+    `files`: what its folder has from the beginning.
+    """
     with state.locked(state.ROOT.parent):
         home = state.folder(lab.name)
         if home.exists():
@@ -173,7 +240,8 @@ def _claim(lab: Lab, fabric: Fabric) -> None:
             )
         home.mkdir(mode=0o755, parents=True)
         state.write(lab)
-        (home / "fabric.toml").write_text(description.dumps(fabric))
+        for file, text in files.items():
+            (home / file).write_text(text)
         if netns.prepare_run_dir():
             state.mark_run_netns()
 
@@ -184,9 +252,7 @@ def _build(
     """Build `plan`, the part of the whole that runs on this machine."""
     for name, members in plan.namespaces().items():
         build.create_namespace(name, members[0])
-    mount = state.bpffs(plan.fabric.name)
-    mount.mkdir()
-    mounts.mount_bpffs(mount)
+    _mount_bpffs(plan.fabric.name)
     for host in plan.fabric.hosts:
         if host.name in plan.nodes:
             spot = state.places(plan.fabric.name, host.name)
@@ -256,10 +322,9 @@ def _marking(plan: Topology, ecn: bool) -> contextlib.AbstractContextManager[Mar
     return Marking(plan, state.bpffs(plan.fabric.name), ecn=ecn)
 
 
-def _start_daemons(plan: Topology) -> None:
-    name = plan.fabric.name
+def _start_daemons(name: str, hosts: Sequence[Member]) -> None:
     running: dict[str, subprocess.Popen[bytes]] = {}
-    for host in plan.fabric.hosts:
+    for host in hosts:
         running[host.name] = start_daemon(name, host.name)
 
     compiling = Compiling([state.places(name, host).log for host in running])
@@ -274,7 +339,7 @@ def _start_daemons(plan: Topology) -> None:
 
     deadline_s = 60.0 + 3 * len(running)
     with compiling:
-        missing, reason = asyncio.run(reach.wait(plan, deadline_s, alive))
+        missing, reason = asyncio.run(reach.wait(name, hosts, deadline_s, alive))
     if reason is not None:
         raise LabFailed(reason)
     if missing:
@@ -352,24 +417,12 @@ def down_all() -> list[str]:
 def status(name: str) -> LabStatus:
     """Return the current status of a lab."""
     lab = state.read(name)
+    if (shape := state.read_shape(name)) is not None:
+        return _shape_status(lab, shape)
     fabric = state.read_fabric(name)
     plan = topology.plan(fabric).within(lab.namespaces)
     there = set(netns.names())
-    hosts = []
-    for host in (host for host in fabric.hosts if host.name in plan.nodes):
-        spot, namespace = state.places(name, host.name), plan.namespace(host.name)
-        hosts.append(
-            HostStatus(
-                name=host.name,
-                namespace=namespace,
-                present=namespace in there,
-                addresses=tuple(map(str, host.addresses)),
-                pid=daemon_pid(name, host.name),
-                socket=str(spot.socket),
-                answering=_answers(spot.socket),
-                log=str(spot.log),
-            )
-        )
+    hosts = [_host_status(name, host, there) for host in fabric.hosts if host.name in plan.nodes]
     switches = tuple(
         SwitchStatus(node.name, plan.namespace(node.name), plan.namespace(node.name) in there)
         for node in plan.nodes.values()
@@ -392,6 +445,54 @@ def status(name: str) -> LabStatus:
         switches=switches,
         faults=lab.faults,
         ports=tuple(port for port in ports(name) if port.trimmed or port.dropped),
+    )
+
+
+def _shape_status(lab: Lab, shape: Shape) -> LabStatus:
+    there = set(netns.names())
+    spaces = {switch: shape.namespace(switch) for switch in shape.switches}
+    return LabStatus(
+        name=lab.name,
+        folder=str(state.folder(lab.name)),
+        planes=0,
+        t0=0,
+        t1=0,
+        mtu=shape.mtu,
+        rate_mbps=shape.rate_mbps,
+        daemons=lab.daemons,
+        ecn=lab.ecn,
+        trim=False,
+        queues=lab.queues,
+        qdisc=lab.qdisc,
+        hosts=tuple(_host_status(lab.name, host, there) for host in shape.hosts),
+        switches=tuple(SwitchStatus(name, sp, sp in there) for name, sp in spaces.items()),
+        faults=lab.faults,
+        ports=(),
+        networks=tuple(
+            NetworkStatus(
+                network.number,
+                tuple(map(str, network.nics)),
+                network.switch,
+                shape.rate(network),
+                network.standby,
+            )
+            for network in shape.networks
+        ),
+    )
+
+
+def _host_status(name: str, host: Member, there: Container[str]) -> HostStatus:
+    """Return the status of a host; `there` are the namespaces that exist."""
+    spot, namespace = state.places(name, host.name), f"{name}-{host.name}"
+    return HostStatus(
+        name=host.name,
+        namespace=namespace,
+        present=namespace in there,
+        addresses=tuple(map(str, host.addresses)),
+        pid=daemon_pid(name, host.name),
+        socket=str(spot.socket),
+        answering=_answers(spot.socket),
+        log=str(spot.log),
     )
 
 
@@ -444,6 +545,8 @@ async def inject_together(name: str, actions: Mapping[str, str]) -> Applied:
     """Inject or clear several faults at the same moment; `actions` maps elements to actions."""
     state.require_root()
     parsed = {element: faults.parse_action(action) for element, action in actions.items()}
+    if (shape := state.read_shape(name)) is not None:
+        return await _inject_in_shape(shape, parsed)
     plan = topology.plan(state.read_fabric(name))
     parsed = {faults.canonical(plan, element): todo for element, todo in parsed.items()}
     for element, (kind, _value) in parsed.items():
@@ -451,11 +554,7 @@ async def inject_together(name: str, actions: Mapping[str, str]) -> Applied:
     with state.locked(state.folder(name)):
         lab = state.read(name)
         plan = plan.beside(lab.namespaces)
-        after = lab.faults
-        for element, (kind, value) in parsed.items():
-            after = faults.changed(after, element, kind, value)
-        # The record is written first, so that `clear` can undo a change that a crash cut short.
-        state.write(replace(lab, faults=after))
+        after = _record(lab, parsed)
         ports = {port for element in parsed for port in faults.ports(plan, element)}
         try:
             with _marking(plan, lab.ecn) as marking:
@@ -467,6 +566,33 @@ async def inject_together(name: str, actions: Mapping[str, str]) -> Applied:
             raise LabFailed(f"fault {shown}: {error}") from error
 
 
+def _record(lab: Lab, parsed: Mapping[str, tuple[str, int]]) -> tuple[Fault, ...]:
+    """Write and return the faults of a lab after some actions, by element.
+
+    The record is written first, so that `clear` can undo a change that a crash cut short.
+    """
+    after = lab.faults
+    for element, (kind, value) in parsed.items():
+        after = faults.changed(after, element, kind, value)
+    state.write(replace(lab, faults=after))
+    return after
+
+
+async def _inject_in_shape(shape: Shape, parsed: Mapping[str, tuple[str, int]]) -> Applied:
+    """Inject or clear faults in a lab without a fabric; `parsed` has actions by element."""
+    parsed = {cablefaults.canonical(shape, element): todo for element, todo in parsed.items()}
+    for element, (kind, _value) in parsed.items():
+        cablefaults.check(element, kind)
+    with state.locked(state.folder(shape.name)):
+        after = _record(state.read(shape.name), parsed)
+        known = cablefaults.elements(shape)
+        ends = {end for element in parsed for link in known[element] for end in link.ends}
+        try:
+            return await cables.apply(shape, sorted(ends), cablefaults.effects(shape, after))
+        except OSError as error:
+            raise LabFailed(f"fault {', '.join(parsed)}: {error}") from error
+
+
 def command_in(
     name: str, host: str, command: Sequence[str], path_front: Path | None = None
 ) -> tuple[list[str], Mapping[str, str]]:
@@ -474,11 +600,15 @@ def command_in(
 
     The command line uses `ip netns exec`, so /sys shows the host's interfaces.
     """
-    fabric = state.read_fabric(name)
-    try:
-        fabric.host(host)
-    except KeyError as error:
-        raise NoSuchElement(error.args[0]) from None
+    if (shape := state.read_shape(name)) is not None:
+        known = [each.name for each in shape.hosts]
+        if host not in known:
+            raise NoSuchElement(f"no host {host!r} in this lab; known: {', '.join(known)}")
+    else:
+        try:
+            state.read_fabric(name).host(host)
+        except KeyError as error:
+            raise NoSuchElement(error.args[0]) from None
     environment = dict(os.environ)
     environment["MRCD_SOCKET"] = str(state.places(name, host).socket)
     if path_front is not None:

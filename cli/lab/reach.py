@@ -11,15 +11,26 @@ import contextlib
 import os
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from ipaddress import IPv4Interface, IPv6Interface
+from typing import Protocol
 
-from cli.lab.topology import Topology
 from mrcd.linux import netns
 
 _INTERVAL_S = 0.05
 _ECHO = {4: (8, 0), 6: (128, 129)}  # request, reply
 _PROTO_ICMP = {4: socket.IPPROTO_ICMP, 6: socket.IPPROTO_ICMPV6}
+
+
+class Member(Protocol):
+    """A host, with the addresses of its mrc0."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def addresses(self) -> Sequence[IPv4Interface | IPv6Interface]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +45,8 @@ class Pair:
         return f"{self.source} to {self.target} ({self.address})"
 
 
-def pairs(topology: Topology) -> set[Pair]:
+def pairs(hosts: Sequence[Member]) -> set[Pair]:
     """Return all pairs that must work."""
-    hosts = topology.fabric.hosts
     return {
         Pair(a.name, b.name, str(address.ip))
         for a in hosts
@@ -47,13 +57,13 @@ def pairs(topology: Topology) -> set[Pair]:
 
 
 async def wait(
-    topology: Topology, deadline_s: float, alive: Callable[[], str | None]
+    lab: str, hosts: Sequence[Member], deadline_s: float, alive: Callable[[], str | None]
 ) -> tuple[set[Pair], str | None]:
     """Ping until all pairs answer, the deadline passes or `alive` returns a reason to stop.
 
-    Returns the pairs that never answered, and that reason.
+    `lab` is the name of the hosts' lab. Returns the pairs that never answered, and that reason.
     """
-    missing = pairs(topology)
+    missing = pairs(hosts)
     loop = asyncio.get_running_loop()
     identity = os.getpid() & 0xFFFF
     sockets: dict[tuple[str, int], socket.socket] = {}
@@ -71,9 +81,9 @@ async def wait(
                         done.set()
 
     try:
-        for host in topology.fabric.hosts:
+        for host in hosts:
             for version in (4, 6):
-                sockets[host.name, version] = _raw(topology.namespace(host.name), version)
+                sockets[host.name, version] = _raw(f"{lab}-{host.name}", version)
                 loop.add_reader(sockets[host.name, version], receive, host.name, version)
         end = loop.time() + deadline_s
         reason = None

@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from cli.lab import shape
+from cli.lab.shape import Shape
 from mrcd.fabric import description
 from mrcd.fabric.description import Fabric
 from mrcd.service import statefile
@@ -22,6 +24,8 @@ from mrcd.service import statefile
 ROOT = Path("/run/mrcd-lab")
 CACHE_DIR = Path("/var/cache/mrcd-lab")
 """Compiled programs, for all labs of this machine; they outlive a lab and may be removed."""
+SHAPE = "shape.toml"
+"""The file in the folder of a lab that has a shape and no fabric."""
 _NETNS_MARK = ROOT / ".made-run-netns"
 
 
@@ -136,9 +140,19 @@ def read(name: str) -> Lab:
     )
 
 
-def read_fabric(name: str) -> Fabric:
-    """Return the fabric of a lab that is up."""
+def read_shape(name: str) -> Shape | None:
+    """Return the shape of a lab that is up; None if it has a fabric instead."""
     read(name)
+    file = folder(name) / SHAPE
+    with contextlib.suppress(FileNotFoundError):
+        return shape.parse(file.read_text(), file, name=name)
+    return None
+
+
+def read_fabric(name: str) -> Fabric:
+    """Return the fabric of a lab that is up; raises NoSuchElement if it has none."""
+    if read_shape(name) is not None:
+        raise NoSuchElement(f"lab {name} has no fabric: it was built with --shape")
     return description.load(folder(name) / "fabric.toml")
 
 

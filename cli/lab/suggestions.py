@@ -12,6 +12,7 @@ import click
 from cli.console.suggestions import fitting, one_level
 
 if TYPE_CHECKING:
+    from cli.lab.shape import Shape
     from mrcd.fabric.description import Fabric
 
 ACTIONS = ("down", "blackhole", "loss=", "corrupt=", "rate=", "delay=", "clear")
@@ -29,12 +30,16 @@ def labs(_ctx: click.Context, _parameter: click.Parameter, typed: str) -> list[s
 
 def hosts(ctx: click.Context, _parameter: click.Parameter, typed: str) -> list[str]:
     """Return the hosts of the lab that --name names."""
-    return fitting((host.name for fabric in _fabric(ctx) for host in fabric.hosts), typed)
+    shaped = [host.name for shape in _shape(ctx) for host in shape.hosts]
+    return fitting(shaped or (host.name for fabric in _fabric(ctx) for host in fabric.hosts), typed)
 
 
 def elements(ctx: click.Context, _parameter: click.Parameter, typed: str) -> list[str]:
     """Return what `lab fault` breaks: links after the first colon."""
-    return one_level((name for fabric in _fabric(ctx) for name in _parts(fabric)), typed)
+    from cli.lab import cablefaults  # noqa: PLC0415
+
+    shaped = [name for shape in _shape(ctx) for name in cablefaults.elements(shape)]
+    return one_level(shaped or (name for fabric in _fabric(ctx) for name in _parts(fabric)), typed)
 
 
 def actions(_ctx: click.Context, _parameter: click.Parameter, typed: str) -> list[str]:
@@ -49,6 +54,15 @@ def _fabric(ctx: click.Context) -> Iterator[Fabric]:
 
     with contextlib.suppress(OSError, ValueError, FabricError, state.LabFailed):
         yield state.read_fabric(ctx.params.get("name") or "lab")
+
+
+def _shape(ctx: click.Context) -> Iterator[Shape]:
+    """Yield the shape of the lab that --name names; nothing if it is not up, or has none."""
+    from cli.lab import state  # noqa: PLC0415
+
+    with contextlib.suppress(OSError, ValueError, state.LabFailed):
+        if (shape := state.read_shape(ctx.params.get("name") or "lab")) is not None:
+            yield shape
 
 
 def _parts(fabric: Fabric) -> Iterator[str]:

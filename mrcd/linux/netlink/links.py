@@ -138,6 +138,11 @@ class Links(Connection):
         with trying(f"create ifb {name}", present_ok=True):
             await self._ipr.link("add", kind="ifb", ifname=name)
 
+    async def create_bridge(self, name: str, *, mtu: int) -> None:
+        """Create a bridge without ports."""
+        with trying(f"create bridge {name}"):
+            await self._ipr.link("add", kind="bridge", ifname=name, mtu=mtu)
+
     async def delete_link(self, name: str) -> None:
         """Delete an interface (of a veth, both ends)."""
         if self.exists(name):
