@@ -13,6 +13,7 @@ from cli.lab import build, cablefaults, impair, multiqueue
 from cli.lab.faults import Effect, Impairment, Port
 from cli.lab.injection import Applied
 from cli.lab.shape import Shape
+from cli.lab.state import LabFailed
 from mrcd.linux import netns
 from mrcd.linux.netlink import Netlink
 
@@ -98,6 +99,9 @@ async def apply(shape: Shape, ports: Collection[Port], wanted: Mapping[Port, Eff
     async with contextlib.AsyncExitStack() as stack:
         sockets = await _sockets(stack, shape, sorted({node for node, _ in ports}))
         try:
+            up = {node: await nl.links() for node, nl in sockets.items()}
+            if gone := [f"{node} has no {name}" for node, name in ports if name not in up[node]]:
+                raise LabFailed(f"{', '.join(gone)} any more: it was renamed or removed")
             for node, name in ports:
                 effect = wanted.get((node, name), Effect())
                 if effect.egress != Impairment():
@@ -106,7 +110,9 @@ async def apply(shape: Shape, ports: Collection[Port], wanted: Mapping[Port, Eff
             began_ns = time.monotonic_ns()
             for node, name in ports:
                 effect = wanted.get((node, name), Effect())
-                await _switch(sockets[node], name, effect, programs.get((node, name)))
+                if effect.down == up[node][name].up:
+                    await sockets[node].set_link(name, up=not effect.down)
+                await _attach(sockets[node], name, programs.get((node, name)))
                 limits = [rate for rate in (effect.egress_mbps, rates[node, name]) if rate]
                 await build.set_rate(sockets[node], name, min(limits, default=0), shape.mtu)
         finally:
@@ -115,10 +121,8 @@ async def apply(shape: Shape, ports: Collection[Port], wanted: Mapping[Port, Eff
     return Applied(began_ns, time.monotonic_ns())
 
 
-async def _switch(nl: Netlink, name: str, effect: Effect, program: int | None) -> None:
-    """Make the change itself at one end of a link."""
-    if effect.down == (await nl.links())[name].up:
-        await nl.set_link(name, up=not effect.down)
+async def _attach(nl: Netlink, name: str, program: int | None) -> None:
+    """Have a program see what leaves one end of a link, or none."""
     if program is None:
         await nl.detach_clsact(name, prio=_PRIO, direction="egress")
     else:
