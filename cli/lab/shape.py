@@ -19,8 +19,8 @@ from pathlib import Path
 from mrcd.config.table import Table
 from mrcd.fabric.cabling import RELAYS_MAX
 from mrcd.fabric.shape import MTU_MAX, MTU_MIN, NAME, NAME_RULE, PLANES_MAX, RATE_MAX_MBPS
+from mrcd.handshake.hello import HOSTS_MAX
 
-HOSTS_MAX = 254
 MTU = 9000
 KNOWN = "ring:5, chain:4, triangle, mesh:4 or a TOML file"
 _HOST = re.compile(r"h([1-9]\d{0,2})")

@@ -81,6 +81,7 @@ PURE = {
     "cli.fabric.placing",
     "cli.fabric.planning",
     "cli.lab.intent",
+    "cli.lab.shape",
     "cli.quick.discovery",
     "cli.quick.files",
     "cli.quick.gathering",
