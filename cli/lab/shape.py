@@ -293,8 +293,15 @@ def configuration(shape: Shape, host: Host, secret_file: str) -> dict[str, objec
         "mrc0": {"addresses": [str(address) for address in host.addresses]},
         "keys": {"secret_file": secret_file, "discover": True, "forward": True},
         "service": {"on_stop": "detach"},
-        "plane": [
-            {"interface": nic.name, **({"standby": True} if network.standby else {})}
-            for nic, network in shape.nics(host.name)
-        ],
+        "plane": [_plane(shape, nic, network) for nic, network in shape.nics(host.name)],
+    }
+
+
+def _plane(shape: Shape, nic: Nic, network: Network) -> dict[str, object]:
+    """Return a [[plane]]. A veth says that it has 10 Gb/s, whatever its rate is."""
+    rate = shape.rate(network)
+    return {
+        "interface": nic.name,
+        **({"rate_mbps": rate} if rate else {}),
+        **({"standby": True} if network.standby else {}),
     }

@@ -147,11 +147,16 @@ def test_record_is_read_back() -> None:
 
 
 def test_configuration_is_one_of_mrcd(tmp_path: Path) -> None:
-    found = parse(network("h1", "h2") + network("h1", "h2", more="standby = true"))
+    found = parse(network("h1", "h2", more="rate = 9") + network("h1", "h2", more="standby = true"))
     file = tmp_path / "mrcd.toml"
     file.write_text(tomli_w.dumps(shape.configuration(found, found.hosts[1], "../secret")))
     read = config.load(file)
     assert [*read.interfaces] == ["eth1", "eth2"]
+    assert read.fabric.rate_mbps == 9
+    assert shape.configuration(found, found.hosts[0], "secret")["plane"] == [
+        {"interface": "eth1", "rate_mbps": 9},
+        {"interface": "eth2", "standby": True},
+    ]
     assert read.keys.discover
     assert read.keys.forward
     assert read.host.name == "h2"
