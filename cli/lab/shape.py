@@ -236,6 +236,11 @@ def _wrong_hosts(shape: Shape) -> list[str]:
             problems.append(
                 f"network: {host.name} is named {nics} times: a host has at most {PLANES_MAX} NICs"
             )
+        if nics and all(network.standby for _nic, network in shape.nics(host.name)):
+            problems.append(
+                f"network: standby: true: is so for every network of {host.name}; leave it out"
+                " where data is to go"
+            )
     return problems
 
 

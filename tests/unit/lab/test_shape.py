@@ -83,7 +83,7 @@ def test_values_of_options_are_checked(values: dict[str, object], wrong: str) ->
 def test_file_with_a_cable_and_a_switch() -> None:
     found = parse(
         network("h1", "h2")
-        + network("h2", "h3", "h4", "h3", more="rate = 1000\nstandby = true")
+        + network("h2", "h3", "h4", "h3", more="rate = 1000")
         + network("h1", "h4")
     )
     assert nics(found) == [
@@ -120,6 +120,10 @@ def test_options_count_more_than_the_file() -> None:
         (network("h1", "h2", more="rate = -1"), r"network\[1\].rate: -1: must be an integer"),
         (network("h1", "h2", more="rates = 1"), r"network\[1\].rates: 1: .*did you mean rate"),
         (network("h1", "h2", more="standby = 1"), r"network\[1\].standby: 1: must be true or"),
+        (
+            network("h1", "h2") + network("h2", "h3", more="standby = true"),
+            "network: standby: true: is so for every network of h3; leave it out",
+        ),
         (network("h1", "h3"), "network: h2 is in none, but h3 is: number the hosts h1 to h2"),
         (network("h1", "h2") * 9, "network: h1 is named 9 times: a host has at most 8 NICs"),
         (network("h1", "h2") + network("h3", "h4"), "no way leads from h1 to h3: add a"),
@@ -141,7 +145,7 @@ def test_parse__names_every_problem() -> None:
 
 
 def test_record_is_read_back() -> None:
-    text = network("h1", "h2", "h3", more="rate = 7\nstandby = true") + network("h1", "h2")
+    text = network("h1", "h2", "h3", more="rate = 7\nstandby = true") + network("h1", "h2", "h3")
     found = parse(text, mtu=1500, rate_mbps=9)
     assert parse(tomli_w.dumps(shape.tables(found))) == found
 
