@@ -399,7 +399,7 @@ class Running:
                     before = self.config
                     await self._change(wanted)
                     moved = [p.host for p in wanted.peers if before.by_name.get(p.name) != p]
-                    self.admitted.add(moved)
+                    self.admitted.moved(moved)
                     for host in moved:
                         log.info("host.found", host=host.name, planes=_found_on(host))
         except Exception as error:  # the former configuration is in force again

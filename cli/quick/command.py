@@ -452,6 +452,10 @@ def _start(
             compiling.look()
             if process.poll() is not None:
                 raise CommandError(f"mrcd ended with {process.returncode}")
+            if now is not None and not now.peers_up:
+                refused = [text for text in now.warnings if " does not take this host: " in text]
+                if refused:
+                    raise CommandError("; ".join(refused))
             limit_s = STARTED_S if now is None or now.peers_total >= peers else wait_s
             if time.monotonic() > began + limit_s:
                 raise CommandError(f"not within {limit_s:.0f} s: {_unfinished(now, peers)}")

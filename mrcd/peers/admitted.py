@@ -65,6 +65,13 @@ class Admitted:
                 self.certificates[host.name] = shown[host.name]
         self._save()
 
+    def moved(self, hosts: Iterable[Host]) -> None:
+        """Remember where these of the hosts are from now on."""
+        for host in hosts:
+            if host.name in self._hosts:
+                self._hosts[host.name] = host
+        self._save()
+
     def drop(self, names: Iterable[str]) -> None:
         """Remember these hosts no longer."""
         gone = self._hosts.keys() & {*names}

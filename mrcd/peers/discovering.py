@@ -110,6 +110,7 @@ class Discovering:
         pending = False
         for met in self.meeting.met(now_ns=now):
             pending |= not met.ready or met.name not in known
+            self.meeting.reconsider(met.name)
             if met.name not in known:
                 self._met(met)
             elif met.ready:
@@ -261,6 +262,7 @@ class Discovering:
         return [
             *self.meeting.twice(now_ns=time.monotonic_ns()),
             *self.meeting.refusals.values(),
+            *self.meeting.refusers,
             *(reason for nic, reason in self._refused.items() if nic not in self._sockets),
         ]
 

@@ -70,6 +70,7 @@ class Meeting:
         self._turn = 0
         self._others = Others()
         self._refused: dict[str, str] = {}
+        self._refusers: dict[str, str] = {}
         self._eager_until_ns = self._asked_until_ns = 0
         self._twice: dict[str, tuple[int, str]] = {}
         self._graph: Cabling | None = None
@@ -213,7 +214,11 @@ class Meeting:
         self._compare_runs(other, source, now_ns)
         for said in hello.told:
             self._hear_of(said, now_ns)
-        self._refused.pop(hello.name, None)
+        why = hello.refused.get(config.host.name)
+        if why is None:
+            self._refusers.pop(hello.name, None)
+        else:
+            self._refusers[hello.name] = why
         return True
 
     def _known(self, said: Said, now_ns: int) -> Other:
@@ -353,6 +358,15 @@ class Meeting:
         """Tell a host why it is no peer."""
         self._refused[name] = reason
 
+    def reconsider(self, name: str) -> None:
+        """Refuse a host no longer; the caller judges it again."""
+        self._refused.pop(name, None)
+
+    @property
+    def refusers(self) -> list[str]:
+        """Which hosts do not take this one, a sentence for each."""
+        return [f"{who} does not take this host: {why}" for who, why in self._refusers.items()]
+
     @property
     def refusals(self) -> Mapping[str, str]:
         """Why hosts that are heard cannot be peers."""
@@ -390,6 +404,7 @@ class Meeting:
                 self._news(other, now_ns)
         names = {*self._others.names}
         self._refused = {name: why for name, why in self._refused.items() if name in names}
+        self._refusers = {name: why for name, why in self._refusers.items() if name in names}
 
 
 def kept(before: Host, after: Host) -> Host:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from ipaddress import ip_interface
+from ipaddress import ip_address, ip_interface
 from pathlib import Path
 
 import pytest
@@ -102,3 +102,15 @@ def test_refused_hosts_are_named_until_they_are_admitted(tmp_path: Path) -> None
     for number in range(3 * REFUSED_MAX):
         found.refuse(f"n{number}", "no")
     assert len(found.warnings) == REFUSED_MAX
+
+
+def test_host_that_has_moved_keeps_its_certificate(tmp_path: Path) -> None:
+    there, nowhere = Host("c", 1, 1, ()), Host("d", 1, 1, ())
+    admitted = Admitted(tmp_path)
+    admitted.add([there], {"c": b"shown"})
+    elsewhere = replace(there, endpoints=(ip_address("fe80::7"),))
+    admitted.moved([elsewhere, nowhere])
+    assert (admitted.hosts, admitted.certificates) == ((elsewhere,), {"c": b"shown"})
+    again = Admitted(tmp_path)
+    again.load()
+    assert (again.hosts, again.certificates) == ((elsewhere,), {"c": b"shown"})

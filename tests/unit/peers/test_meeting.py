@@ -368,8 +368,12 @@ def test_refusal_is_told_and_ends(members: list[Member]) -> None:
     new = Discovery("b", "run", ["eth1", "eth2"], ("10.9.0.2",))
     new.hear(0, address("a", 0), one.meeting.hello(0), now_s=1.0)
     assert new.clash == "a does not take this host: it may not"
-    talk([one, other], {}, 2 * SECOND)
-    assert one.meeting.refusals == {}, "it was asked again and nothing is wrong any more"
+    other.hear(0, address("a", 0), one.meeting.hello(0), 2 * SECOND)
+    assert other.meeting.refusers == ["a does not take this host: it may not"]
+    one.meeting.reconsider("b")
+    assert one.meeting.refusals == {}, "it is judged again and nothing is wrong any more"
+    other.hear(0, address("a", 0), one.meeting.hello(0), 3 * SECOND)
+    assert other.meeting.refusers == []
 
 
 def test_many_hosts_are_bounded() -> None:
