@@ -326,7 +326,8 @@ class Running:
     def _joined(self, config: Config) -> Joined:
         """Return a configuration with the hosts that are admitted now."""
         files = self.trust.completed(admission.without_admitted(config))
-        return admission.joined(files, self.trust.counted(files, self.admitted.hosts))
+        found = admission.joined(files, self.trust.counted(files, self.admitted.hosts))
+        return replace(found, config=self._with_ways(found.config))
 
     def _settled(self, files: Config) -> Config:
         """Return what the files say with the admitted hosts; forget those that they replace."""
@@ -383,14 +384,18 @@ class Running:
             self._tasks.spawn(self._follow_ways())
 
     def _otherwise(self) -> Config:
-        """Return the configuration with what was found; only admitted hosts are where that says."""
+        """Return the configuration with what was found."""
+        return self._with_ways(self.config)
+
+    def _with_ways(self, config: Config) -> Config:
+        """Return a configuration in which admitted hosts are where they were found."""
         hosts = []
-        for name in self.config.admitted:
-            peer, met = self.config.by_name[name].host, self._ways.get(name)
-            if met is not None:
+        for name in config.admitted:
+            peer, met = config.by_name[name].host, self._ways.get(name)
+            if met is not None and len(met.endpoints) == config.fabric.planes:
                 there = replace(peer, endpoints=met.endpoints, vias=met.vias, spare=met.spare)
                 hosts.append(kept(peer, there))
-        return replace(admission.with_ways(self.config, hosts), handed=self._handed)
+        return replace(admission.with_ways(config, hosts), handed=self._handed)
 
     async def _follow_ways(self) -> None:
         try:
@@ -476,6 +481,7 @@ class Running:
                 continue
             wanted = more
             taken.append(each)
+            self._ways.pop(each.host.name, None)  # those of an earlier time
         if not taken:
             return
         try:

@@ -94,6 +94,11 @@ class Meeting:
         return self._others.count
 
     @property
+    def names(self) -> list[str]:
+        """The names of the other hosts."""
+        return self._others.names
+
+    @property
     def whole(self) -> bool:
         """Whether some host forwards: then all speak of all that they hear."""
         return self._config().keys.forward or any(other.said.forwards for other in self._others)
