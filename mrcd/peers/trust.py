@@ -243,9 +243,17 @@ class Trust:
             self._ties.send(name, message)
 
     def certificate_of(self, name: str) -> Certificate | None:
-        """Return the certificate that a host has shown last, unless it does not count any more."""
-        found = self._shown.get(name)
-        return None if found is None or self.revocations.of(found) is not None else found
+        """Return the certificate that a host has shown last, unless it does not count any more.
+
+        One that was shown before this host got another authority is nobody's.
+        """
+        found, voice = self._shown.get(name), self.voice()
+        if found is None or voice is None or self.revocations.of(found) is not None:
+            return None
+        try:
+            return voice.checked(found.statement)
+        except BadCertificate:
+            return None
 
     def known_by(self, name: str) -> Certificate | None:
         """Return the certificate by which an admitted host is known; None for other hosts."""

@@ -390,6 +390,9 @@ def test_certificates_of_another_secret_are_no_keys(cluster: dict[str, Host]) ->
     assert a.trust.counted(files, [*hosts, network.host("by-secret", [])]) == [
         network.host("by-secret", [])
     ]
+    assert a.trust.certificate_of("b") is not None
+    a.config = files
+    assert a.trust.certificate_of("b") is None, "it was shown before, and means nothing now"
 
 
 def test_damaged_list_is_named_and_its_copy_used(a: Host) -> None:
