@@ -128,7 +128,8 @@ static __always_inline int on_endpoint(struct hook_ctx *ctx, const struct mrc_ho
 	if (data + MRC_ENDPOINT_REQ_FRAME_LEN > end)
 		return drop(MRC_C_DROP_SHORT);
 	if (bth->opcode == MRC_OP_ENDPOINT_REQ && envelope_is_from(data, pl->addr))
-		return survey_returned(ctx, h, plane, ev, bth_psn(bth));
+		return ev_plane(ev) != plane ? drop(MRC_C_DROP_ENTROPY) :
+					       survey_returned(ctx, h, plane, ev, bth_psn(bth));
 	envelope_source(data, key.addr);
 	peer = sources.lookup(&key);
 	if (!peer)

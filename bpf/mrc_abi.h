@@ -738,7 +738,7 @@ struct mrc_counter_name {        /* map counter_names[counter]; daemon */
 #define MRC_C_TRIAL_RX 122       /* stubs of packets that had arrived: mostly peers' trials */
 #define MRC_C_DROP_NOT_OURS 123  /* dropped: from an address that is none of this host's, which the peer would drop */
 #define MRC_C_RELAYED 124        /* packets of two other hosts that were handed on from one plane to another */
-#define MRC_C_DROP_RELAY 125     /* dropped: to be handed on to a plane that is not there, or after too many hops */
+#define MRC_C_DROP_RELAY 125     /* dropped: to be handed on to a plane that is missing, or after too many hops */
 #define MRC_C_TX_REDUNDANT 126   /* packets sent on two planes at once */
 #define MRC_C_COUNT 127
 

@@ -536,6 +536,7 @@ class Rig:
             qp_base=self.table.peers.base(peer) + first,
             qp_mask=count - 1,
             plane_mask=planes,
+            ours=ABI.MRC_OURS_ALIKE,
             spare=spare,
         )
 

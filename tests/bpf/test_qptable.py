@@ -241,7 +241,8 @@ def test_planes_of_a_peer_can_be_changed(rig: Rig) -> None:
     # The rig pairs only one QP: flows must not be spread over QPs without a partner.
     base = rig.table.peers.base("h2")
     assert peer == {
-        "qp_base": base, "qp_mask": 0, "plane_mask": 0b0110, "unheard_ns": 0, "spare": 0
+        "qp_base": base, "qp_mask": 0, "plane_mask": 0b0110, "ours": ABI.MRC_OURS_ALIKE,
+        "unheard_ns": 0, "spare": 0,
     }  # fmt: skip
 
 
