@@ -151,7 +151,10 @@ class PeerInfo:
     # invited, or a file; "nothing": insecure.
     known_by: KnownBy = "nothing"
     certificate: str | None = None  # serial number of that certificate
-    endpoints: list[str] | None = None  # its addresses by plane; None: they follow from the fabric
+    # Its addresses by plane, empty where it is not on the plane; None: they follow from the fabric.
+    endpoints: list[str] | None = None
+    through: list[str] | None = None  # hosts that hand packets on to it, by plane, empty: nobody
+    spare: list[int] | None = None  # planes to it that are taken only while no other leads there
     next_hops: list[str | None] | None = None  # MAC address by plane; one is None until it is known
     followed: list[str] | None = None  # prefixes behind it by others' routes over mrc0; None: none
 

@@ -13,10 +13,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
 
-from mrcd.config.config import Peer
+from mrcd.config.config import Config, Peer
 from mrcd.config.overlap import Prefix
 from mrcd.datapath.view import ALL_PLANES, Balance, balance_of
 from mrcd.engine.engine import Engine
+from mrcd.fabric.hosts import Address
 from mrcd.handshake import State
 from mrcd.handshake.identity import Keyring
 from mrcd.linux import bpfbatch
@@ -158,7 +159,9 @@ def _infos(
                 admitted=peer.name in admitted,
                 known_by=known_by(config.keyring) if shown is None else shown.how,
                 certificate=None if shown is None else shown.serial.hex(),
-                endpoints=list(map(str, peer.host.endpoints)) or None,
+                endpoints=[_end(address) for address in peer.host.endpoints] or None,
+                through=_through(config, peer),
+                spare=_bits(peer.host.spare) or None,
                 next_hops=_next_hops(engine, peer),
                 followed=followed.get(peer.name),
             )
@@ -171,6 +174,20 @@ def known_by(ring: Keyring | None) -> KnownBy:
     if ring is None:
         return "nothing"
     return "secret" if ring.simple else "file"
+
+
+def _end(address: Address) -> str:
+    return "" if address.is_unspecified else str(address)
+
+
+def _through(config: Config, peer: Peer) -> list[str] | None:
+    """Return the hosts that hand packets on to a peer, by plane; None if nobody does."""
+    names = []
+    for plane in range(len(peer.host.endpoints)):
+        via = peer.host.via(plane)
+        there = (p.name for p in config.peers if via and p.host.endpoints[plane] == via)
+        names.append("" if via is None else next(there, str(via)))
+    return names if any(names) else None
 
 
 def _next_hops(engine: Engine, peer: Peer) -> list[str | None] | None:

@@ -63,6 +63,9 @@ def test_ring_loses_no_connection_with_a_cable(hosts: Cabled) -> None:
     hosts.raise_all("--forward")
     hosts.whole(WHOLE_S)
     transfer_all(hosts)
+    beyond = hosts.peers("a")["c"]
+    assert sorted(beyond["through"]) == ["b", "e"]
+    assert beyond["spare"] == [beyond["through"].index("e")], "the way by e and d is the longer one"
     near = Stream(hosts, "a", "b", inner(hosts, "b")).start()
     far = Stream(hosts, "a", "c", inner(hosts, "c")).start()
     hosts.cut("a", "b")

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import itertools
 import time
+from dataclasses import replace
+from ipaddress import ip_address
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mrcd.config.config import Peer
+from mrcd.fabric.hosts import Host
 from mrcd.handshake import State
+from mrcd.report import peers
 from mrcd.report.peers import MANY, _bits, _runs, reasons, warnings
 
 SECOND = 1_000_000_000
@@ -139,3 +144,14 @@ def test_warnings__name_planes_that_carry_shorter_packets() -> None:
         "data to h3 goes in MRC's packets, because cells are lost on every plane",
         "data to h2 goes in MRC's packets, because cells are lost on every plane from there",
     ]
+
+
+def test_hosts_that_hand_packets_on_are_named() -> None:
+    """By the peer that has the address; one that is no peer by that."""
+    near = Host("b", 1, 1, (), endpoints=(ip_address("fe80::b"), ip_address("::")))
+    far = Host("c", 1, 1, (), endpoints=tuple(map(ip_address, ("fe80::c", "fe80::d", "::"))),
+               vias=tuple(map(ip_address, ("fe80::b", "fe80::e", "::"))))  # fmt: skip
+    config: Any = SimpleNamespace(peers=[Peer(near, ()), Peer(replace(far, name="c"), ())])
+    assert peers._through(config, config.peers[0]) is None
+    assert peers._through(config, config.peers[1]) == ["b", "fe80::e", ""]
+    assert [peers._end(end) for end in near.endpoints] == ["fe80::b", ""]
