@@ -529,16 +529,10 @@ class Rig:
 
     def spread(self, peer: str, first: int, count: int, planes: int = 0xFF, spare: int = 0) -> None:
         """Hash the flows towards a peer over `count` of its QPs, and set its masks of planes."""
-        self.dp.write(
-            "peers",
-            self.table.peers.indices[peer],
-            ABI.structs["mrc_peer"],
-            qp_base=self.table.peers.base(peer) + first,
-            qp_mask=count - 1,
-            plane_mask=planes,
-            ours=ABI.MRC_OURS_ALIKE,
-            spare=spare,
-        )
+        index, kind = self.table.peers.indices[peer], ABI.structs["mrc_peer"]
+        first += self.table.peers.base(peer)
+        masks = {"plane_mask": planes, "spare": spare, "ours": ABI.MRC_OURS_ALIKE}
+        self.dp.write("peers", index, kind, qp_base=first, qp_mask=count - 1, **masks)
 
     def connect(
         self,
