@@ -356,6 +356,8 @@ class Running:
 
     def _met(self, met: Met) -> None:
         """Take a host that was found as a peer, soon, or tell it why not."""
+        if met.name in self.config.by_name:
+            return  # it is being added, or taken out, right now
         networks = [address.network for address in self.config.mrc0.addresses]
         host = network.found(met.name, met.endpoints, met.inner, networks)
         host = replace(host, vias=met.vias, spare=met.spare)
