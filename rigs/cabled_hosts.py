@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Sequence
 
 from rigs.lab_hosts import eventually
@@ -66,6 +65,3 @@ class Cabled(Cluster):
                 lambda name=name, others=others: self.established(name) == others,
                 lambda name=name: f"{name} has all: {self.warnings(name)}", within_s,
             )  # fmt: skip
-
-    def spawn(self, host: str, *command: str) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(["ip", "netns", "exec", self.namespace(host), *command])

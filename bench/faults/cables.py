@@ -11,27 +11,24 @@ again; one in the middle of its way is; and the next host on its way vanishes wi
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from itertools import count
-from pathlib import Path
 
 import numpy as np
 
-from bench.instruments import entry, stream
+from bench.instruments import entry, flow
 from bench.instruments.metrics import Arrivals
+from bench.instruments.processor import Processor
 from rigs.cabled_hosts import Cabled, mesh, ring
 from rigs.quick_hosts import inner
 
 NAME = "cables"
 S, MS = 10**9, 10**6
 _ROUNDS = 3
+_READY_S = 30.0
 _ports = count(7000)
 
 
@@ -50,12 +47,14 @@ def main() -> None:
         _route(hosts)
         hosts.raise_all("--forward")
         hosts.whole(60)
-        print(f"{options.shape}, cables of {options.rate} Mb/s, steal {_steal():.1f} %")
+        print(f"{options.shape}, cables of {options.rate} Mb/s")
+        processor = Processor()
         middle = "c" if kind == "ring" and len(names) > 3 else "b"
         _compare(hosts, "b", "neighbours", options.seconds)
         if middle == "c":
             _compare(hosts, middle, "not neighbours", options.seconds)
         _faults(hosts, middle, options.seconds)
+        print(f"steal meanwhile: {100 * processor.stolen():.1f} %")
     finally:
         hosts.close()
 
@@ -100,35 +99,19 @@ def _route(hosts: Cabled) -> None:
 # ---- traffic
 
 
-@contextlib.contextmanager
-def _talker(hosts: Cabled, host: str, *words: str) -> Iterator[subprocess.Popen[str]]:
-    command = ["ip", "netns", "exec", hosts.namespace(host), sys.executable, stream.__file__]
-    with subprocess.Popen([*command, *words], stdout=subprocess.PIPE, text=True) as process:
-        try:
-            yield process
-        finally:
-            if process.poll() is None:
-                process.kill()
-
-
-def _said(process: subprocess.Popen[str]) -> dict[str, object]:
-    assert process.stdout is not None
-    found: dict[str, object] = json.loads(process.stdout.readline())
-    return found
-
-
 def _stream(
     hosts: Cabled, target: str, address: str, seconds: float, during: Callable[[], None]
 ) -> tuple[Arrivals, object]:
     """Send from host a; return what arrived when, and the connection's error, if it had one."""
     port, record = str(next(_ports)), hosts.folder / "record"
-    with _talker(hosts, target, "recv", address, port, str(record)) as sink:
-        _said(sink)
-        with _talker(hosts, "a", "send", address, port, str(seconds), "--cc", "cubic") as source:
-            _said(source)
+    source, sending = hosts.namespace("a"), ("send", address, port, str(seconds), "--cc", "cubic")
+    with flow.talking(hosts.namespace(target), "recv", address, port, str(record)) as sink:
+        sink.read(_READY_S)
+        with flow.talking(source, *sending) as sender:
+            sender.read(_READY_S)
             during()
-            error = _said(source)["error"]
-        error = _said(sink)["error"] or error
+            error = sender.read(seconds + _READY_S)["error"]
+        error = sink.read(_READY_S)["error"] or error
     raw = np.fromfile(record, np.uint64).astype(np.int64)
     return Arrivals(raw[::2], raw[1::2]), error
 
@@ -196,11 +179,6 @@ def _fault(hosts: Cabled, target: str, what: str, act: Callable[[], None], secon
         f"{after:.0f} at the end, connection {'lost: ' + str(error) if error else 'kept'}",
         flush=True,
     )
-
-
-def _steal() -> float:
-    words = Path("/proc/stat").read_text().split("\n", 1)[0].split()
-    return 100 * int(words[8]) / sum(map(int, words[1:9]))
 
 
 if __name__ == "__main__":
