@@ -19,14 +19,16 @@ Planes share only hosts, so each plane is solved separately.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Literal
+from typing import Literal, TypeVar
 
 from mrcd.fabric.loops import Element, Trip
 from mrcd.survey.likelihood import S_MAX, Likelihood
 from mrcd.survey.likelihood import Seen as Seen
+
+_Late = TypeVar("_Late", bound=Hashable)
 
 SUSPECT_COST = 9.0
 """Gain in log-likelihood that justifies one more suspect: odds of 8000 to 1."""
@@ -313,22 +315,33 @@ def _slow(seen: Sequence[Seen], lossy: set[Element]) -> list[Fault]:
         for element in one.loop.crossings:
             across.setdefault(element, []).append(i)
     guilty = {e: loops for e, loops in across.items() if all(i in extra for i in loops)}
-    unexplained, found = set(extra), []
-    while unexplained and guilty:
-        element = max(
-            guilty,
-            key=lambda e: (len(unexplained.intersection(guilty[e])), not e.is_switch, e.name),
-        )
-        loops = guilty.pop(element)
-        if not unexplained.intersection(loops):
-            break
-        unexplained.difference_update(loops)
+    found = []
+    for element, loops in explaining(guilty, extra):
         if element in lossy:
             continue
         each = lower_median(extra[i] / seen[i].loop.crossings[element] for i in loops)
         lines = tuple(f"{seen[i].loop.title}: {seen[i].rtt_us:.0f} us" for i in loops[:4])
         found.append(Fault(element, "slow", 0.0, 0.0, 0.0, each, math.inf, lines, ()))
     return found
+
+
+def explaining(
+    guilty: Mapping[Element, Sequence[_Late]], late: Iterable[_Late]
+) -> Iterator[tuple[Element, Sequence[_Late]]]:
+    """Yield few elements that explain all that is late, with what crosses each.
+
+    `guilty` has the elements that delay all that crosses them. The one that explains most is first.
+    """
+    unexplained, left = set(late), dict(guilty)
+    while unexplained and left:
+        element = max(
+            left, key=lambda e: (len(unexplained.intersection(left[e])), not e.is_switch, e.name)
+        )
+        crossing = left.pop(element)
+        if not unexplained.intersection(crossing):
+            return
+        unexplained.difference_update(crossing)
+        yield element, crossing
 
 
 def lower_median(values: Iterable[float]) -> float:

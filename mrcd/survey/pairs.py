@@ -25,6 +25,7 @@ from mrcd.survey.inference import (
     Fault,
     FaultKind,
     Search,
+    explaining,
     lower_median,
     noise_of,
 )
@@ -215,16 +216,8 @@ def _slow(rows: Sequence[Counted], lossy: set[Element]) -> list[Fault]:
             if way not in alone or not is_directed(element):
                 guilty.setdefault(element, []).append(way)
     guilty = {e: ways for e, ways in guilty.items() if all(way in extra for way in ways)}
-    unexplained, found = set(extra), []
-    while unexplained and guilty:
-        element = max(
-            guilty,
-            key=lambda e: (len(unexplained.intersection(guilty[e])), not e.is_switch, e.name),
-        )
-        ways = guilty.pop(element)
-        if not unexplained.intersection(ways):
-            break
-        unexplained.difference_update(ways)
+    found = []
+    for element, ways in explaining(guilty, extra):
         if element in lossy:
             continue
         each = lower_median(extra[way] for way in ways)
