@@ -76,6 +76,7 @@ class Cabling:
 
     def __init__(self, nodes: Mapping[str, Node]) -> None:
         self.nodes = dict(nodes)
+        self._found: dict[tuple[str, str], tuple[Way, ...]] = {}
 
     @cached_property
     def _joints(self) -> Mapping[str, tuple[Joint, ...]]:
@@ -104,6 +105,12 @@ class Cabling:
             return tuple(way.reversed for way in self.ways(other, one))
         if one not in self.nodes or other not in self.nodes:
             return ()
+        if (one, other) not in self._found:
+            self._found[one, other] = self._ways(one, other)
+        return self._found[one, other]
+
+    def _ways(self, one: str, other: str) -> tuple[Way, ...]:
+        """Find the ways from a host to another one whose name sorts later."""
         found: list[Way] = []
         used: set[frozenset[tuple[str, int]]] = set()
         left, right = set[int](), set[int]()

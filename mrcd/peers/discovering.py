@@ -97,9 +97,11 @@ class Discovering:
 
     def _look_soon(self) -> None:
         """Look at what has changed, after a moment in which more may come."""
+        if self._looking is not None:
+            return
         known = self._config().by_name
-        unknown = any(name not in known for name in self.meeting.names)
-        if self._looking is None and (unknown or self.meeting.version != self._version):
+        changed = self.meeting.version != self._version
+        if changed or any(name not in known for name in self.meeting.names):
             loop = asyncio.get_running_loop()
             self._looking = loop.call_later(LOOK_S, self._look)
 

@@ -185,11 +185,7 @@ class Meeting:
         if other is None:
             return False
         on = {plane for plane, _theirs in other.seen}
-        joined = sum(
-            1
-            for plane, end in enumerate(known.host.endpoints)
-            if not end.is_unspecified and known.host.via(plane) is None
-        )
+        joined = sum(known.host.via(plane) is None for plane, _end in known.host.places)
         return joined < min(len(on), len({theirs for _plane, theirs in other.seen}))
 
     # ---- what is heard
@@ -398,13 +394,14 @@ class Meeting:
 
     def forget_silent(self, *, now_ns: int) -> None:
         """Forget the hosts, and joined NICs, of which nothing is heard any more."""
+        whole = self.whole
         for other in self._others:
             if now_ns - other.heard_ns > FORGET_NS:
                 self._others.remove(other)
                 self._changed()
                 continue
-            silent = [pair for pair, (_a, heard) in other.seen.items() if now_ns - heard > APART_NS]
-            for pair in silent if self.whole else ():
+            seen = other.seen.items() if whole else ()
+            for pair in [pair for pair, (_a, heard) in seen if now_ns - heard > APART_NS]:
                 del other.seen[pair]
                 self._news(other, now_ns)
         names = {*self._others.names}
@@ -418,22 +415,18 @@ def kept(before: Host, after: Host) -> Host:
     A way that is no longer known stays, unless its address is on another plane now: it may return,
     and the programs know by then that nothing arrives by it.
     """
-    vias = after.vias or tuple(network.nowhere(6) for _ in after.endpoints)
+    nowhere = network.nowhere(6)
     ends, spare = list(after.endpoints), after.spare
-    through = list(vias)
-    for plane, end in enumerate(before.endpoints):
-        if not ends[plane].is_unspecified or end.is_unspecified or end in after.endpoints:
-            continue
-        ends[plane] = end
-        through[plane] = before.via(plane) or network.nowhere(6)
-        spare |= before.spare & 1 << plane
-    found = tuple(through) if any(not via.is_unspecified for via in through) else ()
-    if not any(not end.is_unspecified and not spare >> p & 1 for p, end in enumerate(ends)):
-        spare = 0
-    return Host(
-        before.name, before.t0, before.port, before.addresses, before.public_key, tuple(ends),
-        before.routed, found, spare,
-    )  # fmt: skip
+    vias = list(after.vias or (nowhere,) * len(ends))
+    for plane, end in before.places:
+        if ends[plane].is_unspecified and end not in after.endpoints:
+            ends[plane] = end
+            vias[plane] = before.via(plane) or nowhere
+            spare |= before.spare & 1 << plane
+    through = () if all(via.is_unspecified for via in vias) else tuple(vias)
+    found = replace(before, endpoints=tuple(ends), vias=through, spare=spare)
+    serves = any(not spare >> plane & 1 for plane, _end in found.places)
+    return found if serves else replace(found, spare=0)
 
 
 def _node(other: Other, ours: str) -> Node:
