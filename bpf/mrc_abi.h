@@ -144,13 +144,13 @@ struct mrc_plane {               /* map planes[8]; written by the daemon */
 #define MRC_OWNER 0x7fffffff     /* in maps addresses and prefixes: the peer that has them ... */
 #define MRC_OWNER_SELF 0x7fffffff /* ... or this host */
 #define MRC_OWNER_CLOSED 0x80000000 /* and, beside it: nothing more is sent there */
-#define MRC_NOT_OURS 15          /* ... if the peer is alone with that plane, as far as is known */
-#define MRC_OURS_ALIKE 0xffffffff76543210ull /* both number their planes alike */
+#define MRC_NOT_OURS 15          /* in .ours: as far as is known, the peer is alone with that plane */
+#define MRC_OURS_ALIKE 0xffffffff76543210ull /* .ours: both number their planes alike */
 struct mrc_peer {                /* map peers; written by the daemon */
 	__u32 qp_base;
 	__u32 qp_mask;           /* number of QPs - 1 */
 	__u64 plane_mask;        /* planes by which the peer can be reached, a bit each; daemon */
-	__u64 ours;              /* by the peer's number of a plane, 4 bits each: ours of the same network, MRC_NOT_OURS ... */
+	__u64 ours;              /* by the peer's number of a plane, 4 bits each: ours of the same network, or MRC_NOT_OURS */
 	__u64 unheard_ns;        /* the daemon hears nothing of it; true until then, unless the daemon says so again */
 	__u64 spare;             /* bit p: plane p to it is spare: it carries data only while no other one can; daemon */
 };

@@ -557,8 +557,7 @@ class Running:
 def _found_on(host: Host) -> str:
     """Return by which planes a host is reached, and those by way of others or in need only."""
     shown = []
-    for plane, end in enumerate(host.endpoints):
-        if not end.is_unspecified:
-            through = "" if host.via(plane) is None else " through another host"
-            shown.append(f"{plane}{through}{', spare' if host.spare >> plane & 1 else ''}")
+    for plane, _end in host.places:
+        through = "" if host.via(plane) is None else " through another host"
+        shown.append(f"{plane}{through}{', spare' if host.spare >> plane & 1 else ''}")
     return "; ".join(shown)

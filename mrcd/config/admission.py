@@ -161,8 +161,7 @@ def _unfit_in_network(config: Config, host: Host) -> str | None:
     if len(host.endpoints) != config.fabric.planes:
         return f"{name} has addresses on {len(host.endpoints)} planes of {config.fabric.planes}"
     for other in config.peers:
-        taken = {end for end in host.endpoints if not end.is_unspecified}
-        if taken := taken & {*other.host.endpoints}:
+        if taken := {end for _plane, end in host.places} & {*other.host.endpoints}:
             where = min(map(str, taken))
             return f"{name} is at {where}, where {other.name} is; {_mend(config, other.name)}"
     return None

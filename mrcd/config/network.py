@@ -185,8 +185,7 @@ def _version(
     given = [
         (table, "endpoints", address)
         for table, host in zip(peers, hosts, strict=True)
-        for address in (host.endpoints if host is not None else ())
-        if not address.is_unspecified
+        for _plane, address in (host.places if host is not None else ())
     ]
     given += [
         (table, "address", nic.address)
@@ -205,10 +204,9 @@ def _check_unique(peers: Sequence[Table], hosts: Sequence[Host | None]) -> None:
     """Record a problem with each address that two peers have: arrivals are told apart by it."""
     owners: dict[Address, str] = {}
     for table, host in zip(peers, hosts, strict=True):
-        for address in dict.fromkeys(host.endpoints) if host is not None else ():
+        places = host.places if host is not None else ()
+        for address in dict.fromkeys(address for _plane, address in places):
             assert host is not None
-            if address.is_unspecified:
-                continue
             owner = owners.setdefault(address, host.name)
             if owner != host.name:
                 wrong = f"is an endpoint of peer {owner}, too; each address has one owner"
@@ -219,10 +217,8 @@ def _check_scopes(peers: Sequence[Table], hosts: Sequence[Host | None]) -> None:
     """Record a problem where peers of a plane are reached from two addresses of this host."""
     kinds: dict[int, tuple[bool, str]] = {}
     for table, host in zip(peers, hosts, strict=True):
-        for plane, address in enumerate(host.endpoints if host is not None else ()):
+        for plane, address in host.places if host is not None else ():
             assert host is not None
-            if address.is_unspecified:
-                continue
             local, first = kinds.setdefault(plane, (address.is_link_local, host.name))
             if address.is_link_local != local:
                 wrong = (

@@ -22,8 +22,7 @@ class Reserved:
                 *(
                     (f"{host.name}'s endpoint on plane {plane},", ip_network(address))
                     for host in fabric.hosts
-                    for plane, address in enumerate(host.endpoints)
-                    if not address.is_unspecified
+                    for plane, address in host.places
                 ),
             ]
         elif fabric is not None:

@@ -36,6 +36,12 @@ class Host:
     vias: tuple[Address, ...] = ()
     spare: int = 0
 
+    @property
+    def places(self) -> tuple[tuple[int, Address], ...]:
+        """The planes that it is on, where they do not follow from a fabric, with its addresses."""
+        both = enumerate(self.endpoints)
+        return tuple((plane, address) for plane, address in both if not address.is_unspecified)
+
     def via(self, plane: int) -> Address | None:
         """Return the address of the host that hands packets on to it in a plane, if one does."""
         if plane >= len(self.vias) or self.vias[plane].is_unspecified:

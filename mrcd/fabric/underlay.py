@@ -281,9 +281,4 @@ def _number(text: str) -> int:
 @lru_cache(maxsize=4)
 def _by_endpoint(hosts: tuple[Host, ...]) -> dict[tuple[int, Address], str]:
     """Return the hosts' names by plane and address."""
-    return {
-        (plane, address): host.name
-        for host in hosts
-        for plane, address in enumerate(host.endpoints)
-        if not address.is_unspecified
-    }
+    return {(plane, address): host.name for host in hosts for plane, address in host.places}

@@ -102,8 +102,7 @@ class NextHops:
         wanted = {
             (peer.name, plane): (str(address), peer.host.via(plane))
             for peer in peers
-            for plane, address in enumerate(peer.host.endpoints)
-            if not address.is_unspecified
+            for plane, address in peer.host.places
         }
         for key, hop in list(self._hops.items()):
             known = (hop.address, ip_address(hop.via or "::") if hop.handed else None)

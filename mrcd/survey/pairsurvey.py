@@ -214,9 +214,9 @@ def _text(address: Address) -> str:
 
 def _shares_all(peer: Peer) -> bool:
     """Return whether each plane leads to a peer by itself: planes are compared among hosts."""
-    host, planes = peer.host, range(len(peer.host.endpoints))
-    ends = host.endpoints
-    return all(not ends[p].is_unspecified and host.via(p) is None for p in planes)
+    host = peer.host
+    alone = [plane for plane, _end in host.places if host.via(plane) is None]
+    return len(alone) == len(host.endpoints)
 
 
 def _why_not(pps: int, peers: int, alike: int) -> str:
