@@ -18,7 +18,7 @@ static __always_inline void judge_peer(u32 index, u64 now)
 	    __sync_val_compare_and_swap(&b->judge_at_ns, due, now + h->judge_ns) != due)
 		return;
 	usable = compared_planes(b, usable_planes(h, peer, b), spare_planes(h, peer), now);
-	judge(b, j, usable, h, now);
+	judge(b, j, usable, h, peer->weights, now);
 }
 
 /* Judge the last of the peers that mrc_beat has listed, then call itself for the others. The beat goes on. */

@@ -152,6 +152,7 @@ struct mrc_peer {                /* map peers; written by the daemon */
 	__u64 plane_mask;        /* planes by which the peer can be reached, a bit each; daemon */
 	__u64 ours;              /* by the peer's number of a plane, 4 bits each: ours of the same network, or MRC_NOT_OURS */
 	__u64 unheard_ns;        /* the daemon hears nothing of it; true until then, unless the daemon says so again */
+	__u64 weights;           /* byte p: what plane p carries, of MRC_SHARE_FULL for the fastest: turns go by this, too */
 	__u64 spare;             /* bit p: plane p to it is spare: it carries data only while no other one can; daemon */
 };
 

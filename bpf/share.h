@@ -10,6 +10,7 @@
 #ifndef MRC_SHARE_H
 #define MRC_SHARE_H
 
+#define EQUAL_WEIGHTS (0x0101010101010101ull * MRC_SHARE_FULL) /* all planes carry alike, or nobody knows */
 #define SHARE_MIN 4              /* smallest share, of MRC_SHARE_FULL: enough to notice that a plane healed */
 #define SHARE_REST 16            /* a share that shrinks to this or less costs more than it gives: it becomes SHARE_MIN */
 #define SHARE_STEP 1             /* a plane gains this at a judgement ... */
@@ -17,6 +18,7 @@
 #define KNEE_PARTS 4             /* ... and this part of the distance to the last share that was too much */
 #define SLACK_PACKETS 2          /* delay granted over the best plane, in packets of its own */
 #define SLACK_TARGETS 2          /* delay granted over the best plane, in targets of the congestion window */
+#define OWN_MOST_NS 20000000ull  /* a slow plane's packets count as no longer than this */
 #define LEAN_PARTS 16            /* a queue that is longer by a target costs a plane this part of its turns ... */
 #define LEAN_FREE 4              /* ... less this part of a target, which is chance ... */
 #define LEAN_MOST 4              /* ... and this part at most */
@@ -41,7 +43,7 @@ struct judge_state {
 	u32 gap_ns;              /* mean time between two packets, of the judged plane with the shortest */
 	u32 judged;              /* bit p: plane p had enough traffic to be judged */
 	u32 losing;              /* bit p: plane p lost packets */
-	u32 top;                 /* largest share of a usable plane */
+	u32 top;                 /* largest share of a usable plane, or turn */
 };
 
 static __always_inline u32 ratio_ppm(u64 part, u64 whole)
@@ -236,6 +238,57 @@ static __always_inline u32 leaned(const struct mrc_balance *b, const struct judg
 	return share - (less < share / LEAN_MOST ? less : share / LEAN_MOST);
 }
 
+/*
+ * The delay beyond which a plane is worse than the best. A queue that is a few packets longer is no
+ * fault of it, and a plane that carries less takes longer for a packet.
+ */
+static __always_inline u32 limit_of(const struct judge_state *j, const struct mrc_host *h,
+				    u64 weights, u32 p)
+{
+	u64 gap = SLACK_PACKETS * (u64)(j->gap_ns < j->best_ns ? j->gap_ns : j->best_ns);
+	u32 weight = share_of(weights, p), limit;
+
+	if (weight && weight < MRC_SHARE_FULL) {
+		gap = gap * MRC_SHARE_FULL / weight;
+		if (gap > OWN_MOST_NS)
+			gap = OWN_MOST_NS;
+	}
+	limit = j->best_ns + j->best_ns / 2 + h->judge_slack_ns + gap;
+	/* A window that fills the queues makes them differ by as much as it keeps in them. */
+	if (limit < j->best_ns + SLACK_TARGETS * j->target_ns)
+		limit = j->best_ns + SLACK_TARGETS * j->target_ns;
+	return limit;
+}
+
+/* What a plane's turns are by its share and by what it carries; 0 unless it is usable. */
+static __always_inline u32 raw_turn(u64 turns, u64 weights, u64 usable, u32 p)
+{
+	return share_of(turns, p) * share_of(weights, p) & (0 - (u32)(usable >> p & 1));
+}
+
+/*
+ * Turns go by shares and by what planes carry. They are relative, as shares are: of the usable
+ * planes the one with the most has whole turns, and each has some.
+ */
+static __always_inline u64 weighed(struct judge_state *j, u64 turns, u64 weights, u64 usable)
+{
+	u32 p, turn;
+	u64 after = 0;
+
+	j->top = 1;
+	for (p = 0; p < MRC_MAX_PLANES; p++) {
+		turn = raw_turn(turns, weights, usable, p);
+		if (turn > j->top)
+			j->top = turn;
+	}
+	for (p = 0; p < MRC_MAX_PLANES; p++) {
+		asm volatile("" : "+r"(p)); /* as in judge() */
+		turn = raw_turn(turns, weights, usable, p) * MRC_SHARE_FULL / j->top;
+		after |= (u64)(turn + 1 - not_zero(turn)) << (8 * p);
+	}
+	return after;
+}
+
 /* The delay that a busy sender to this peer aims at; 0 without congestion control. */
 static __always_inline u32 aimed_at(const struct mrc_host *h, const struct mrc_balance *b)
 {
@@ -245,21 +298,15 @@ static __always_inline u32 aimed_at(const struct mrc_host *h, const struct mrc_b
 }
 
 static __always_inline void judge(struct mrc_balance *b, struct judge_state *j, u64 usable,
-				  const struct mrc_host *h, u64 now)
+				  const struct mrc_host *h, u64 weights, u64 now)
 {
-	u64 shares = b->shares, after = 0, turns = 0, wait, gap;
+	u64 shares = b->shares, after = 0, turns = 0, wait;
 	u32 p, share, limit;
 
 	find_best(b, j, usable, now);
 	j->target_ns = aimed_at(h, b);
 	if (j->best_ns == ~0u)
 		return;
-	/* A queue that is a few packets longer is no fault of the plane's either. */
-	gap = SLACK_PACKETS * (j->gap_ns < j->best_ns ? j->gap_ns : j->best_ns);
-	limit = j->best_ns + j->best_ns / 2 + h->judge_slack_ns + gap;
-	/* A window that fills the queues makes them differ by as much as it keeps in them. */
-	if (limit < j->best_ns + SLACK_TARGETS * j->target_ns)
-		limit = j->best_ns + SLACK_TARGETS * j->target_ns;
 	wait = JUDGE_RTTS * (u64)j->best_ns;
 	if (wait > h->judge_ns)
 		b->judge_at_ns = now + (wait > JUDGE_LATEST_NS ? JUDGE_LATEST_NS : wait);
@@ -269,6 +316,7 @@ static __always_inline void judge(struct mrc_balance *b, struct judge_state *j, 
 		 * Linux 6.1 takes for a loop that it does not allow. */
 		asm volatile("" : "+r"(p));
 		share = share_of(shares, p);
+		limit = limit_of(j, h, weights, p);
 		if (j->judged >> p & 1)
 			share = judged_share(b, j, p, share, limit);
 		else
@@ -287,7 +335,7 @@ static __always_inline void judge(struct mrc_balance *b, struct judge_state *j, 
 		asm volatile("" : "+r"(p)); /* as above */
 		turns |= (u64)leaned(b, j, p, share_of(after, p), now) << (8 * p);
 	}
-	b->turns = turns;
+	b->turns = weights == EQUAL_WEIGHTS ? turns : weighed(j, turns, weights, usable);
 }
 
 #endif

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from mrcd.config.config import Config
 from mrcd.config.sections import CELL_MAX
@@ -33,6 +33,10 @@ QUIET_BYTES = 100_000
 _MBPS = 125_000  # bytes a second in 1 Mb/s
 _QUEUE_SIGNALS = (ABI.MRC_C_TX_CE, ABI.MRC_C_DROP_EARLY)
 """Counters of what the programs do when queues are long (bpf/aqm.c)."""
+_MBPS = 125_000  # bytes a second in 1 Mb/s
+_QUEUE_SIGNALS = (ABI.MRC_C_TX_CE, ABI.MRC_C_DROP_EARLY)
+"""Counters of what the programs do when queues are long (bpf/aqm.c)."""
+_MBPS = 125_000  # bytes a second in 1 Mb/s
 
 
 class CellSize:
@@ -44,13 +48,13 @@ class CellSize:
         config: Config,
         datapath: Datapath,
         start: int,
-        mbps: int,
+        rates: Sequence[int],
         on_change: Callable[[], Awaitable[None]],
     ) -> None:
         """Begin with the length that the programs have, or 0 for the first one.
 
-        `mbps` is what a plane carries at most, 0 if unknown. `on_change` is awaited after each
-        change; it gives the length to the programs and to connections.
+        `rates` is what each plane carries at most, Mb/s, 0 if unknown. `on_change` is awaited after
+        each change; it gives the length to the programs and to connections.
         """
         transport = config.transport
         self._datapath = datapath
@@ -60,7 +64,7 @@ class CellSize:
         self._planes = config.interfaces
         self._on_change = on_change
         self._dial = Dial(
-            config.mtu, transport.cell_min, transport.cell_max, start or None, mbps * _MBPS
+            config.mtu, transport.cell_min, transport.cell_max, start or None, _bytes(rates)
         )
         self._before: tuple[int, dict[str, Traffic]] = (0, {})
 
@@ -118,3 +122,7 @@ class CellSize:
             except OSError as error:  # the programs cut what is too long for them
                 log.warning("interface.untuned", interface=self._mrc0, error=str(error))
         return True
+
+
+def _bytes(rates: Sequence[int]) -> list[int]:
+    return [rate * _MBPS for rate in rates]

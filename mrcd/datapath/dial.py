@@ -41,17 +41,23 @@ class Dial:
     """The length of cells. `packet` is the longest packet of an application, in bytes."""
 
     def __init__(
-        self, packet: int, least: int, most: int, start: int | None = None, rate: int = 0
+        self,
+        packet: int,
+        least: int,
+        most: int,
+        start: int | None = None,
+        rates: Sequence[float] = (),
     ) -> None:
         """Bounds in bytes; 0 is one packet. `start` is the length that is in force already.
 
-        A plane carries at most `rate`, in bytes a second; 0: unknown.
+        Planes carry at most `rates`, in bytes a second; 0: unknown.
         """
         self._packet = packet
         self._seen: deque[tuple[int, tuple[float, ...], bool]] = deque()
         self.reconfigure(least, most)
+        known = [rate for rate in rates if rate]
         unknown = max(FIRST_BYTES, FIRST_PACKETS * packet)
-        self._first = rate * CELL_NS // SECOND if rate else unknown
+        self._first = _slowest(known) * CELL_NS // SECOND if known else unknown
         self.bytes = self._rounded(self._first if start is None else start)
 
     def reconfigure(self, least: int, most: int) -> None:
@@ -81,8 +87,7 @@ class Dial:
         peaks: list[float] = [
             max(column) for column in zip(*(rates for _, rates, _ in self._seen), strict=True)
         ]
-        floor = max(peaks) * IN_USE
-        wanted = min(peak for peak in peaks if peak >= floor) * CELL_NS / SECOND
+        wanted = _slowest(peaks) * CELL_NS / SECOND
         if wanted >= GROW * before:
             return wanted
         if wanted <= SHRINK * before and sum(queues) >= LONG_QUEUES:
@@ -96,3 +101,9 @@ class Dial:
         bounded = min(max(wanted, self._least), self._most)
         packets = max(1, int(bounded // self._packet))
         return self._most if packets > 1 and bounded == self._most else packets * self._packet
+
+
+def _slowest(rates: Sequence[float]) -> float:
+    """Return the least rate that is a share of what planes carry together."""
+    floor = max(rates) * IN_USE
+    return min(rate for rate in rates if rate >= floor)

@@ -32,7 +32,9 @@ def cell_bytes(datapath: Datapath) -> int:
 
 
 def congestion(config: Config, mbps: int) -> dict[str, int]:
-    """Return the members that congestion control needs, where planes carry `mbps` (0: unknown).
+    """Return the members that congestion control needs.
+
+    A plane that serves carries `mbps` in the mean (0: unknown).
 
     `cc_target_ns` is the delay that a sender alone may cause, 0 without congestion control, and
     `cc_rate` what the planes that serve carry together, in bytes a millisecond.
@@ -95,8 +97,8 @@ def write(
     """Write the entry.
 
     `mac` is the address of mrc0, `planes` the mask of planes to use, `mbps` what a plane carries
-    (0: unknown), `cells` the longest cell in bytes. All other members come from the configuration
-    and from mrcd/datapath/tuning.py.
+    in the mean (0: unknown), `cells` the longest cell in bytes. All other members come from the
+    configuration and from mrcd/datapath/tuning.py.
     """
     fabric, transport = config.fabric, config.transport
     datapath.write(

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from mrcd.config.config import Current, Peer
 from mrcd.config.overlap import Prefix, within
-from mrcd.datapath import view
+from mrcd.datapath import carried, view
 from mrcd.datapath.control import Commands
 from mrcd.datapath.datapath import Datapath
 from mrcd.datapath.prefixes import Prefixes
@@ -38,6 +38,8 @@ class PeerTable:
     fabric, `next_hops` has the MAC address that leads to a peer on a plane, where it is known.
     `spare` holds the mask of planes that carry data to a peer only while no other one can, beside
     those that this host keeps as standby for all peers.
+
+    Turns of planes go by what they carry: by the lesser of both hosts' rates.
     """
 
     def __init__(self, datapath: Datapath, config: Current) -> None:
@@ -51,6 +53,9 @@ class PeerTable:
         self.next_hops: dict[tuple[str, int], bytes] = {}
         self._unheard: dict[str, int] = {}
         self._numbers: dict[str, int] = {}
+        self.rates: tuple[int, ...] = ()
+        """What our planes should carry, Mb/s, 0 where unknown; `set_rates` changes it."""
+        self._their_rates: dict[str, tuple[int, ...]] = {}
         self.prefixes = Prefixes(datapath)
         self._names: dict[int, str] = {}
         self._free = 0  # no index below is free
@@ -268,6 +273,7 @@ class PeerTable:
         self._unheard.pop(peer.name, None)
         self._numbers.pop(peer.name, None)
         self.spare.pop(peer.name, None)
+        self._their_rates.pop(peer.name, None)
         for plane in range(self._config().fabric.planes):
             self.next_hops.pop((peer.name, plane), None)
 
@@ -295,6 +301,27 @@ class PeerTable:
         if peer in self.planes:
             bpf.update(self._dp.maps["peers"], _U32.pack(self.indices[peer]), self._entry(peer))
 
+    def set_rates(self, rates: tuple[int, ...]) -> None:
+        """Note what our planes should carry, Mb/s by plane, 0 where unknown."""
+        if self.rates == rates:
+            return
+        self.rates = rates
+        entries = {_U32.pack(self.indices[peer]): self._entry(peer) for peer in self.planes}
+        bpfbatch.update(self._dp.maps["peers"], entries)
+
+    def set_their_rates(self, peer: str, rates: tuple[int, ...]) -> None:
+        """Note what a peer says that its planes should carry, Mb/s by our planes, 0: unknown."""
+        if self._their_rates.get(peer) == rates:
+            return
+        self._their_rates[peer] = rates
+        if peer in self.planes:
+            bpf.update(self._dp.maps["peers"], _U32.pack(self.indices[peer]), self._entry(peer))
+
+    def weights(self, peer: str) -> int:
+        """Return the parts of a turn that planes to a peer get by what they carry (carried.py)."""
+        rates = carried.common(self.rates, self._their_rates.get(peer, ()))
+        return carried.weights(rates, self._config().standby | self.spare.get(peer, 0))
+
     def pair(self, peer: str, qps: int) -> None:
         """Spread flows over the first `qps` QPs: where one side has fewer, those that both have."""
         self._paired[peer] = qps
@@ -317,6 +344,7 @@ class PeerTable:
             ours=self._numbers.get(peer, ABI.MRC_OURS_ALIKE),
             unheard_ns=self._unheard.get(peer, 0),
             spare=self.spare.get(peer, 0),
+            weights=self.weights(peer),
         )
 
     def set_ports(self, peer: str, mask: int) -> None:

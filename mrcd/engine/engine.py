@@ -149,6 +149,7 @@ class Engine:
         await self.routes.delete(dropped)
         await self.routes.renew(change.changed)
         await self.interfaces.reconfigure()
+        self.reactions.follow_rates()
         if change.tick:
             self.clock.retune(config.transport.tick_us * 1000)
         if change.survey:

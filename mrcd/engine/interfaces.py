@@ -40,7 +40,7 @@ class OurInterfaces:
         self.made = Made(bytes(6), {}, {})
         self._ends = Ends(0)
         self.cells: CellSize | None = None  # None without cells
-        self._carry: int | None = None  # what planes carry, Mb/s, where it was found out
+        self._carry: tuple[int, ...] | None = None  # what planes carry, where it was found out
 
     async def make(self) -> None:
         """Make or take over mrc0, and tell it how long cells may be."""
@@ -48,7 +48,7 @@ class OurInterfaces:
         self.made = Made.now(config, await self._ensure())
         if config.cells:
             told = host.cell_bytes(self._dp)
-            self.cells = CellSize(nl, config, self._dp, told, self.mbps, self._resized)
+            self.cells = CellSize(nl, config, self._dp, told, self.rates, self._resized)
             await self.cells.start()
 
     async def remake(self) -> bool:
@@ -74,9 +74,9 @@ class OurInterfaces:
             self.cells.reconfigure(config)
         self.write_host(host.planes_told(self._dp))
 
-    async def carry(self, mbps: int | None) -> None:
-        """Follow what planes carry in the mean, or, for None, what their NICs say."""
-        self._carry = mbps
+    async def carry(self, rates: tuple[int, ...] | None) -> None:
+        """Follow what each plane carries, Mb/s, or, for None, what their NICs say."""
+        self._carry = rates
         self.write_host(host.planes_told(self._dp))
         try:
             await mrc0.retune(self._nl, self._config(), self.mbps)
@@ -84,9 +84,19 @@ class OurInterfaces:
             log.warning("interface.untuned", interface=self._config().mrc0.name, error=str(error))
 
     @property
+    def says(self) -> tuple[int, ...]:
+        """What each plane should carry, Mb/s, by what is written or its NIC says; 0: unknown."""
+        return carried.says(self._config())
+
+    @property
+    def rates(self) -> tuple[int, ...]:
+        """What each plane carries, as far as it is known; else 0."""
+        return self.says if self._carry is None else self._carry
+
+    @property
     def mbps(self) -> int:
-        """What a plane carries, as far as it is known; else 0."""
-        return carried.plane_mbps(self._config()) if self._carry is None else self._carry
+        """What a plane that serves carries in the mean, as far as it is known; else 0."""
+        return carried.mean_mbps(self.rates, self._config().standby)
 
     def write_host(self, mask: int) -> None:
         """Tell the programs of this host, and on which planes packets are sent."""

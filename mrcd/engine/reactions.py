@@ -76,8 +76,15 @@ class Reactions:
     def planes_changed(self, mask: int) -> None:
         """Stop sending on a lost plane first, then ask peers to stop sending to it."""
         self._interfaces.write_host(mask)
+        self.follow_rates()
         if not self.draining:
             self.tell_planes(mask)
+
+    def follow_rates(self) -> None:
+        """Go by what our planes should carry now, and tell peers."""
+        self._table.peers.set_rates(self._interfaces.says)
+        if self._sessions is not None:
+            self._sessions.peers.set_rates()
 
     def tell_planes(self, mask: int) -> None:
         """Tell peers on which planes we take packets, by Port Status Updates and by Offers."""

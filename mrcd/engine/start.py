@@ -128,6 +128,7 @@ class Start:
         told = host.planes_told(datapath)
         interfaces.write_host(told)
         table = QpTable(datapath, in_force)
+        table.peers.set_rates(interfaces.says)
         denials = Denials(in_force, table, self._state_dir, self._findings)
         relays = RelayTable(datapath, in_force)
         reactions = Reactions(in_force, table, interfaces, routes, denials, relays, found_planes)

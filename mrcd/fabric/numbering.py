@@ -40,6 +40,14 @@ class Numbering:
             if theirs >> number & 1 and ours is not None
         )
 
+    def by_ours(self, theirs: Sequence[int]) -> tuple[int, ...]:
+        """Return numbers that a peer gives by its planes, by ours; 0 where there is none."""
+        found = [0] * PLANES
+        for number, value in enumerate(theirs[: len(self.ours)]):
+            if (ours := self.ours[number]) is not None:
+                found[ours] = value
+        return tuple(found)
+
 
 ALIKE: Final = Numbering()
 """Both hosts have the same numbers."""

@@ -17,7 +17,8 @@ class Ours:
 
     `required` names the capabilities without which a peer gets no session. `frame` and `hosts` are
     the digests of the fabric file that Offers state. `endpoints` are this host's addresses by
-    plane, where there is no fabric that they follow from.
+    plane, where there is no fabric that they follow from. `rates` are what these planes should
+    carry, Mb/s, 0 where unknown.
     """
 
     host: str
@@ -31,6 +32,7 @@ class Ours:
     frame: int = 0
     hosts: int = 0
     endpoints: tuple[bytes, ...] = ()
+    rates: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ TRIM: Final = "trim"
 
 _WORDS64: Final = ("epoch", "sid", "ack_sid", "seq", "frame", "hosts")
 
+RATE_MAX: Final = 0xFFFFFFFF
 NAME_MAX: Final = 64
 Name = Annotated[str, Meta(min_length=1, max_length=NAME_MAX)]
 Nonzero24 = Annotated[int, Meta(ge=1, le=0xFFFFFF)]
@@ -58,10 +59,12 @@ class Offer(msgspec.Struct, frozen=True, array_like=True):
     `qps` holds the QPN of each QP and the first PSN that the sender will use on it. `pace_ms` is
     the longest time between two Offers of an established sender, jitter aside. The sender speaks
     the versions from `oldest` to `version`; an `oldest` of 0 means only `version`. A session uses
-    the highest that both hosts speak. Later versions may only append members. `frame` and `hosts`
-    are digests of the sender's fabric file (mrcd/fabric/digest.py); 0 says nothing. `endpoints` are
-    the sender's addresses by its planes, of 4 or 16 bytes, where no fabric says them; one of zeros
-    is not known. They tell which planes are the same network (mrcd/fabric/numbering.py).
+    the highest that both hosts speak. Later versions may only append members. `frame` and
+    `hosts` are digests of the sender's fabric file (mrcd/fabric/digest.py); 0 says nothing.
+    `endpoints` are the sender's addresses by its planes, of 4 or 16 bytes, where no fabric says
+    them; one of zeros is not known. They tell which planes are the same network
+    (mrcd/fabric/numbering.py). `rates` are what the sender's planes should carry,
+    Mb/s; 0 is not known.
     """
 
     version: int
@@ -88,6 +91,7 @@ class Offer(msgspec.Struct, frozen=True, array_like=True):
     endpoints: Annotated[
         tuple[Annotated[bytes, Meta(min_length=4, max_length=16)], ...], Meta(max_length=8)
     ] = ()
+    rates: Annotated[tuple[Annotated[int, Meta(ge=0, le=RATE_MAX)], ...], Meta(max_length=8)] = ()
 
 
 class _Head(msgspec.Struct, array_like=True):

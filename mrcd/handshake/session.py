@@ -262,6 +262,10 @@ class Session:
         self._ours = replace(self._ours, endpoints=endpoints)
         return self._offer_now(now_ns) if self.state is State.ESTABLISHED else []
 
+    def set_rates(self, rates: tuple[int, ...]) -> None:
+        """State other rates of our planes from the next Offer on, Mb/s."""
+        self._ours = replace(self._ours, rates=rates)
+
     @property
     def deadline_ns(self) -> int:
         """The time at which `tick` must be called next."""
@@ -538,6 +542,7 @@ class Session:
             frame=self._ours.frame,
             hosts=self._ours.hosts,
             endpoints=self._ours.endpoints,
+            rates=self._ours.rates,
         )
         return [SendOffer(self.peer, planes, encode(offer))]
 

@@ -10,7 +10,7 @@ can tell whose part it is.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Final
@@ -188,14 +188,14 @@ class Estimates:
         return self._rates
 
 
-def mean_mbps(rates: Mapping[int, float], says: Iterable[int]) -> int | None:
-    """Return what a plane carries in the mean, Mb/s, where some carry less than they say.
+def carried_mbps(rates: Mapping[int, float], says: Sequence[int]) -> tuple[int, ...] | None:
+    """Return what each plane carries, Mb/s, where some carry less than they say.
 
-    None: all carry what they say, or none says anything. One that says nothing, 0, is left out.
-    Of what they say, the least counts for all.
+    None: all carry what they say, or none says anything. One that says nothing has 0.
     """
-    known = {plane: rate for plane, rate in enumerate(says) if rate}
-    if not rates.keys() & known.keys():
+    if not any(says[plane] for plane in rates.keys() & set(range(len(says)))):
         return None
-    least = min(known.values())
-    return max(1, round(sum(min(rates.get(plane, least), least) for plane in known) / len(known)))
+    return tuple(
+        max(1, round(min(rates.get(plane, most), most))) if most else 0
+        for plane, most in enumerate(says)
+    )

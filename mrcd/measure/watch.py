@@ -14,11 +14,12 @@ from itertools import islice
 from typing import Final
 
 from mrcd.config.config import Current
+from mrcd.datapath import carried
 from mrcd.datapath.view import Balance
-from mrcd.linux import cputime, ethtool, interfaces
+from mrcd.linux import cputime, interfaces
 from mrcd.linux.interfaces import Traffic
 from mrcd.measure import question
-from mrcd.measure.estimate import LEAST_MBPS, Arrivals, Estimates, Second, mean_mbps, waits
+from mrcd.measure.estimate import LEAST_MBPS, Arrivals, Estimates, Second, carried_mbps, waits
 from mrcd.measure.question import Arrived, Arrives
 from mrcd.peers.peers import Peers
 from mrcd.planes.plane import Plane
@@ -46,7 +47,7 @@ class Watch:
 
     balance: returns how the programs rate a peer's planes. held: returns how often packets had to
     wait for a window so far, or their senders were told of a queue. on_rate: is awaited when planes
-    carry another rate than before; it takes their mean in Mb/s, or None for what NICs say.
+    carry other rates than before; it takes that of each in Mb/s, or None for what NICs say.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class Watch:
         peers: Peers,
         balance: Callable[[str], Balance],
         held: Callable[[], int],
-        on_rate: Callable[[int | None], Awaitable[None]],
+        on_rate: Callable[[tuple[int, ...] | None], Awaitable[None]],
     ) -> None:
         self._config = config
         self._planes = planes
@@ -71,7 +72,7 @@ class Watch:
         self._busy = 0.0
         self._sampling: dict[int, tuple[set[str], asyncio.Task[None]]] = {}
         self._turn = 0  # the peer whose turn it is to be looked at
-        self._rate: int | None = None
+        self._carried: tuple[int, ...] | None = None
         self._before: tuple[float, dict[str, Traffic], cputime.Times] = (0.0, {}, {})
         self._rejections = Rejections("measure.rejected")
         peers.on_message(question.MAGIC, self._receive)
@@ -126,12 +127,11 @@ class Watch:
             for peer in self._estimates.look(index, second, now):
                 self._say(peer, index, Arrives(index))
         self._estimates.keep(self._config().by_name.keys(), now)
-        standby = self._config().standby
-        await self._follow_rate([0 if standby >> k & 1 else most for k, most in enumerate(says)])
+        await self._follow_rates(says)
 
     def _says(self, plane: Plane) -> int:
         """Return what a plane should carry: by the configuration, or what its NIC says."""
-        return self._config().fabric.rate_mbps or ethtool.link_mbps(plane.link.name)
+        return carried.plane_says(self._config(), plane.index)
 
     def _where_packets_wait(self, *, pressed: bool) -> tuple[_ByPlane, _ByPlane]:
         """Return the peers to which planes may be full, and those to which packets wait, by plane.
@@ -158,17 +158,18 @@ class Watch:
                     full.setdefault(plane, set()).add(peer)
         return full, queued
 
-    async def _follow_rate(self, says: Sequence[int]) -> None:
+    async def _follow_rates(self, says: Sequence[int]) -> None:
         """Tell what planes carry, where nobody has written it down and it is not what they say."""
         if self._config().fabric.rate_mbps:
             return
         rates = self._estimates.rates
-        rate = mean_mbps(rates, says)
-        if rate == self._rate:
+        found = carried_mbps(rates, says)
+        if found == self._carried:
             return
-        self._rate = rate
-        log.info("planes.carry", mbps=rate, planes={str(k): round(v) for k, v in rates.items()})
-        await self._on_rate(rate)
+        self._carried = found
+        mean = None if found is None else carried.mean_mbps(found, self._config().standby)
+        log.info("planes.carry", mbps=mean, planes={str(k): round(v) for k, v in rates.items()})
+        await self._on_rate(found)
 
     # ---- with peers
 

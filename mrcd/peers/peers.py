@@ -191,6 +191,7 @@ class Peers(Placed):
             frame=self._frame,
             hosts=digest.of_hosts(config.fabric, config.host, peer.host),
             endpoints=_packed(config),
+            rates=self._table.peers.rates,
         )
 
     @property
@@ -629,14 +630,21 @@ class Peers(Placed):
         self._on_change()
 
     def _number(self, peer: Peer, offer: Offer) -> None:
-        """Go by which of our planes a peer's are, as its Offer says."""
-        if not peer.number(offer):
+        """Go by which of our planes a peer's are, and what they carry, as its Offer says."""
+        changed = peer.number(offer)
+        self._table.peers.set_their_rates(peer.name, peer.numbering.by_ours(offer.rates))
+        if not changed:
             return
         self._table.peers.set_numbering(peer.name, peer.numbering.word)
         log.info("peer.numbered", peer=peer.name, planes=peer.numbering.ours)
         if peer.ports is not None:
             self._planes_of(peer, offer.port_mask)
             self._table.peers.set_ports(peer.name, peer.numbering.mask(offer.port_mask))
+
+    def set_rates(self) -> None:
+        """Tell peers from now on what our planes should carry, as the table of peers has it."""
+        for peer in self.all.values():
+            peer.session.set_rates(self._table.peers.rates)
 
     def _planes_of(self, peer: Peer, theirs: int) -> None:
         mask = peer.numbering.mask(theirs)

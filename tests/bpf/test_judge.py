@@ -341,9 +341,66 @@ def test_a_shorter_queue_gets_its_turns_back(judged: Rig) -> None:
     assert turns(judged) == EQUAL
 
 
+def weigh(rig: Rig, *rates: int) -> None:
+    rig.table.peers.set_rates(rates)
+
+
+@pytest.mark.parametrize(
+    ("rates", "expected"),
+    [
+        ((1_000, 250, 25, 1_000), [128, 32, 3, 128]),
+        ((250, 1_000, 1_000, 1_000), [32, 128, 128, 128]),
+        ((100_000, 100, 100, 100), [128, 1, 1, 1]),
+    ],
+)
+def test_turns_go_by_what_planes_carry(judged: Rig, rates: LIST, expected: LIST) -> None:
+    weigh(judged, *rates)
+    judge(judged, Seen())
+    assert turns(judged) == expected
+    assert shares(judged) == EQUAL  # none of them is worse than that
+
+
+def test_turns_are_relative_to_the_most_that_a_usable_plane_has(judged: Rig) -> None:
+    weigh(judged, 1_000, 250, 125, 250)
+    judged.table.peers.set_planes("h2", 0b1110)
+    judge(judged, Seen())
+    assert turns(judged)[1:] == [128, 64, 128]
+
+
+def test_a_plane_that_carries_less_than_it_should_gives_up_part_of_its_turns(judged: Rig) -> None:
+    weigh(judged, 1_000, 500, 500, 1_000)
+    judge(judged, BAD["loss"], 200)
+    assert shares(judged)[1] == MIN
+    assert turns(judged) == [128, MIN // 2, 64, 128]
+
+
+@pytest.mark.parametrize(("own", "worse"), [(2, False), (4, True)])
+def test_a_slow_plane_may_be_late_by_packets_of_its_own(
+    judged: Rig, own: int, *, worse: bool
+) -> None:
+    """The busiest plane sends a packet in 0.1 ms, so one of a quarter of its rate takes 0.4 ms."""
+    weigh(judged, 1_000, 250, 1_000, 1_000)
+    late = MS + MS // 2 + own * 400_000
+    peer = judged.table.peers.indices["h2"]
+    for _ in range(STRIKES + 2):
+        now = time.monotonic_ns()
+        judged.edit("balances", peer, "mrc_balance", stock_ns=whole([now - 10 * MS] * PLANES))
+        judge(judged, Seen(rtt_ns=[MS, late, MS, MS]))
+    assert (shares(judged)[1] < FULL) is worse
+
+
 def test_peer_without_an_active_qp_is_not_judged(rig: Rig) -> None:
     rig.tune(judge_ns=0, judge_slack_ns=0)
     assert judge(rig, BAD["delay"], 20) == EQUAL
+
+
+def test_spraying_follows_what_planes_carry(judged: Rig) -> None:
+    weigh(judged, 1_000, 250, 500, 1_000)
+    judge(judged, Seen())
+    planes = [judged.spray(ip4(src="10.99.0.1", dst="10.99.0.2")) for _ in range(110)]
+    used = Counter(decode_frame(ran.frame).envelope.ev >> 28 for ran in planes)
+    for plane, part in enumerate((40, 10, 20, 40)):
+        assert abs(used[plane] - part) <= 2
 
 
 def test_spraying_follows_the_shares(judged: Rig) -> None:

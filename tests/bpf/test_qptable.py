@@ -9,6 +9,7 @@ from ipaddress import IPv6Address, ip_network
 
 import pytest
 
+from mrcd.datapath.peertable import EQUAL_SHARES
 from mrcd.datapath.prefixes import key_of
 from mrcd.datapath.qptable import QpTable
 from mrcd.fabric import usid
@@ -242,8 +243,26 @@ def test_planes_of_a_peer_can_be_changed(rig: Rig) -> None:
     base = rig.table.peers.base("h2")
     assert peer == {
         "qp_base": base, "qp_mask": 0, "plane_mask": 0b0110, "ours": ABI.MRC_OURS_ALIKE,
-        "unheard_ns": 0, "spare": 0,
+        "unheard_ns": 0, "spare": 0, "weights": EQUAL_SHARES,
     }  # fmt: skip
+
+
+def test_turns_of_planes_go_by_the_lesser_of_both_hosts_rates(rig: Rig) -> None:
+    kind, peers = ABI.structs["mrc_peer"], rig.table.peers
+
+    def weights(name: str) -> list[int]:
+        word = rig.dp.read("peers", peers.indices[name], kind)["weights"]
+        return [*word.to_bytes(8, "little")][:PLANES]
+
+    peers.set_rates((1_000, 1_000, 500, 0))
+    assert [weights("h2"), weights("h3")] == [[128, 128, 64, 64]] * 2
+    peers.set_their_rates("h2", (1_000, 250, 1_000, 1_000))
+    assert weights("h2") == [128, 32, 64, 128]
+    assert weights("h3") == [128, 128, 64, 64]
+    peers.set_planes("h2", 0b0110)  # what else is said of a peer changes nothing
+    assert weights("h2") == [128, 32, 64, 128]
+    peers.set_rates(())
+    assert weights("h3") == [128] * PLANES
 
 
 def test_unheard_peers_are_said_to_be_so_until_then(rig: Rig) -> None:

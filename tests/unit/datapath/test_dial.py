@@ -20,7 +20,7 @@ class Turned:
     def __init__(
         self, packet: int = USUAL, least: int = 0, most: int = 65000, rate: float = 0
     ) -> None:
-        self.dial = Dial(packet, least, most, rate=int(MBIT * rate))
+        self.dial = Dial(packet, least, most, rates=[MBIT * rate])
         self.now = 0
 
     def carry(self, *mbits: float, times: int = 1, queued: bool = True) -> int:

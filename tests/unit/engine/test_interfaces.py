@@ -43,7 +43,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(
         interfaces.host, "write", lambda *_args, mbps, **_others: rates.append(mbps)
     )
-    monkeypatch.setattr(interfaces.carried, "plane_mbps", lambda _config: 10_000)
+    monkeypatch.setattr(interfaces.carried, "says", lambda _config: (10_000, 10_000))
     return rates
 
 
@@ -60,7 +60,7 @@ def ours(kernel: Kernel, tmp_path: Path) -> OurInterfaces:
 def test_programs_and_the_parking_interface_follow_what_planes_carry(
     ours: OurInterfaces, kernel: Kernel, told: list[int]
 ) -> None:
-    asyncio.run(ours.carry(100))
+    asyncio.run(ours.carry((100, 100)))
     slow = kernel.rates["mrc0cp"]
     asyncio.run(ours.carry(None))
     assert told == [100, 10_000]
@@ -71,6 +71,6 @@ def test_an_interface_that_has_just_gone_is_left_to_the_repair(
     ours: OurInterfaces, kernel: Kernel, told: list[int]
 ) -> None:
     kernel.gone = True
-    asyncio.run(ours.carry(100))
+    asyncio.run(ours.carry((150, 50)))
     assert told == [100]
     assert ours.mbps == 100

@@ -19,6 +19,7 @@ from mrcd.planes.nexthops import Hop
 from mrcd.service import log
 from tests.unit.config.test_change import network
 
+SAYS = (10_000, 1_000)
 MAC = b"\x02\x00\x00\x00\x00\x01"
 
 
@@ -62,6 +63,7 @@ class Stand:
             SimpleNamespace(index=k, link=SimpleNamespace(name=f"eth{k + 1}")) for k in range(2)
         ]
         given: Any = parts
+        given["interfaces"].says = SAYS
         self.reactions = Reactions(
             self.in_force,
             self.table,
@@ -92,7 +94,7 @@ def test_before_there_are_sessions_only_programs_hear(stand: Stand) -> None:
     plane: Any = SimpleNamespace(index=1, link=SimpleNamespace(name="eth9"))
     stand.reactions.plane_bound(plane)
     stand.reactions.plane_up(plane)
-    assert stand.taken() == [("interfaces.write_host", 0b01)]
+    assert stand.taken() == [("interfaces.write_host", 0b01), ("table.set_rates", SAYS)]
 
 
 def test_planes_that_changed_are_said_to_programs_first(stand: Stand) -> None:
@@ -100,13 +102,19 @@ def test_planes_that_changed_are_said_to_programs_first(stand: Stand) -> None:
     stand.reactions.planes_changed(0b10)
     assert stand.taken() == [
         ("interfaces.write_host", 0b10),
+        ("table.set_rates", SAYS),
+        ("peers.set_rates",),
         ("endpoint.set_planes", 0b10),
         ("peers.set_planes", 0b10),
         ("memory.changed",),
     ]
     stand.reactions.draining = True  # peers know already that we take nothing
     stand.reactions.planes_changed(0b11)
-    assert stand.taken() == [("interfaces.write_host", 0b11)]
+    assert stand.taken() == [
+        ("interfaces.write_host", 0b11),
+        ("table.set_rates", SAYS),
+        ("peers.set_rates",),
+    ]
 
 
 def test_nic_in_the_place_of_another_gets_sockets(stand: Stand) -> None:

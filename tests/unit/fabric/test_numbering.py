@@ -8,7 +8,7 @@ from ipaddress import ip_address
 import pytest
 
 from mrcd.fabric.hosts import Address
-from mrcd.fabric.numbering import ALIKE, Numbering, between
+from mrcd.fabric.numbering import ALIKE, PLANES, Numbering, between
 from mrcd.wire.abi import ABI
 
 NOT = ABI.MRC_NOT_OURS
@@ -33,6 +33,12 @@ def test_planes_in_another_order() -> None:
     assert found.ours[:4] == (2, 0, 1, None)
     assert found.mask(0b011) == 0b101
     assert [found.word >> 4 * theirs & 15 for theirs in range(16)] == [2, 0, 1, *[NOT] * 13]
+
+
+def test_numbers_by_our_planes() -> None:
+    assert ALIKE.by_ours((25_000, 1_000))[:3] == (25_000, 1_000, 0)
+    assert Numbering((2, None, 0)).by_ours((1, 2, 3, 4))[:4] == (3, 0, 1, 0)
+    assert Numbering((1,)).by_ours(()) == (0,) * PLANES
 
 
 def test_peer_that_is_on_fewer_networks() -> None:

@@ -64,11 +64,11 @@ def test_version__of_a_daemon_whose_offers_look_different(body: list[object], ho
 def test_members__digests_come_last_and_may_be_missing() -> None:
     body = msgspec.msgpack.encode(offer(version=4, oldest=4))
     assert body.hex() == (
-        "dc0013"  # an array of 19: version, host, target, epoch, sid, ack_sid, seq, bound, want,
+        "dc0014"  # an array of 20: version, host, target, epoch, sid, ack_sid, seq, bound, want,
         "04a161a16203070001c2c3"
         "cd22a8cd08000f90"  # mtu, mpr, port_mask, capabilities,
         "9192ce0001000105"  # qps,
-        "cd03e804000090"  # pace_ms, oldest, frame, hosts, endpoints
+        "cd03e80400009090"  # pace_ms, oldest, frame, hosts, endpoints, rates
     )
     stated = msgspec.structs.replace(offer(4, 4), frame=(1 << 64) - 1, hosts=1 << 63)
     assert decode(encode(stated)) == stated
@@ -80,6 +80,10 @@ def test_members__digests_come_last_and_may_be_missing() -> None:
     assert decode(encode(addressed)) == addressed
     with pytest.raises(HandshakeError, match="an endpoint is no address"):
         decode(encode(msgspec.structs.replace(stated, endpoints=(bytes(5),))))
+    rated = msgspec.structs.replace(addressed, rates=(25_000, 0))
+    assert decode(encode(rated)) == rated
+    with pytest.raises(HandshakeError, match="Expected `int` >= 0"):
+        decode(encode(msgspec.structs.replace(stated, rates=(-1,))))
     with pytest.raises(HandshakeError, match="frame -1 is not 64 bits unsigned"):
         decode(encode(msgspec.structs.replace(stated, frame=-1)))
 

@@ -17,7 +17,7 @@ from mrcd.measure.estimate import (
     Arrivals,
     Estimates,
     Second,
-    mean_mbps,
+    carried_mbps,
     waits,
 )
 
@@ -224,17 +224,18 @@ def test_packets_wait_where_round_trips_are_far_longer_than_a_probes(
     ("rates", "says", "expected"),
     [
         ({}, [10_000, 10_000], None),
-        ({0: 100.0}, [10_000, 10_000], 5_050),
-        ({0: 100.0, 1: 95.0}, [10_000, 10_000], 98),
-        ({0: 20_000.0}, [10_000, 10_000], 10_000),
-        ({0: 100.0}, [10_000, 0], 100),
+        ({0: 100.0}, [10_000, 10_000], (100, 10_000)),
+        ({0: 100.0, 1: 95.4}, [10_000, 10_000], (100, 95)),
+        ({0: 20_000.0}, [10_000, 10_000], (10_000, 10_000)),
+        ({0: 100.0}, [10_000, 0], (100, 0)),
         ({0: 100.0}, [0, 10_000], None),
-        ({0: 5_000.0}, [10_000, 1_000], 1_000),
-        ({0: 0.1}, [10], 1),
+        ({0: 5_000.0}, [10_000, 1_000], (5_000, 1_000)),
+        ({0: 0.1}, [10], (1,)),
+        ({3: 100.0}, [10_000, 10_000], None),
         ({}, [], None),
     ],
 )
-def test_mean_of_what_planes_carry(
-    rates: dict[int, float], says: list[int], expected: int | None
+def test_what_each_plane_carries(
+    rates: dict[int, float], says: list[int], expected: tuple[int, ...] | None
 ) -> None:
-    assert mean_mbps(rates, says) == expected
+    assert carried_mbps(rates, says) == expected

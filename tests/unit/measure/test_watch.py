@@ -46,13 +46,15 @@ class Host:
             host=SimpleNamespace(name="a"),
             fabric=self.fabric,
             standby=0,
+            nics=(),
+            interfaces=("eth0", "eth1"),
             by_name={name: SimpleNamespace(name=name) for name in peers},
         )
         self.planes = [
             SimpleNamespace(index=k, link=SimpleNamespace(name=f"eth{k}")) for k in range(2)
         ]
         self.sessions = Sessions(*peers)
-        self.rates: list[int | None] = []
+        self.rates: list[tuple[int, ...] | None] = []
         self.held = 0
         self.pressed = False
         self.shares = (1.0, 1.0)
@@ -64,7 +66,7 @@ class Host:
         self.sent = {"eth0": 0, "eth1": 0}
         self.came = {"eth0": 0, "eth1": 0}
         monkeypatch.setattr(watch, "time", self)
-        monkeypatch.setattr(watch.ethtool, "link_mbps", lambda name: self.says[name])
+        monkeypatch.setattr(watch.carried.ethtool, "link_mbps", lambda name: self.says[name])
         monkeypatch.setattr(watch.interfaces, "traffic", self._traffic)
         monkeypatch.setattr(watch.interfaces, "real", lambda: self.real)
         monkeypatch.setattr(watch.cputime, "read", dict)
@@ -94,8 +96,8 @@ class Host:
         trips = tuple(Trip(srtt_ns, self.monotonic_ns()) for srtt_ns in self.srtt_ns)
         return Balance(self.shares, trips, 3, 200_000)
 
-    async def _carry(self, mbps: int | None) -> None:
-        self.rates.append(mbps)
+    async def _carry(self, rates: tuple[int, ...] | None) -> None:
+        self.rates.append(rates)
 
     def passes(self, seconds: int, **mbps: float) -> None:
         """Let time pass, in which NICs send so much."""
@@ -127,9 +129,9 @@ def test_a_slow_network_is_found_named_and_followed(host: Host) -> None:
     full(host)
     assert host.watch.short == {0: "eth0 says 10000 Mb/s, 95 get through to b"}
     host.passes(1, eth0=95)
-    assert host.rates == [5_048]
+    assert host.rates == [(95, 10_000)]
     host.passes(1, eth0=9_000)
-    assert host.rates == [5_048, None]
+    assert host.rates == [(95, 10_000), None]
 
 
 def test_a_rate_that_is_written_down_is_what_is_said(host: Host) -> None:
@@ -144,7 +146,7 @@ def test_a_nic_without_a_link_is_left_out(host: Host) -> None:
     host.says["eth1"] = 0
     full(host)
     host.passes(1, eth0=95)
-    assert host.rates == [95]
+    assert host.rates == [(95, 0)]
 
 
 def test_vlans_share_their_nic(host: Host) -> None:

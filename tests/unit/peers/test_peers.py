@@ -61,6 +61,8 @@ class PeerTable:
         self.ports: dict[str, int] = {}
         self.numbers: dict[str, int] = {}
         self.unheard: dict[str, int] = {}
+        self.rates: tuple[int, ...] = ()
+        self.their_rates: dict[str, tuple[int, ...]] = {}
 
     def base(self, peer: str) -> int:
         return self.names.index(peer) * QPS
@@ -70,6 +72,9 @@ class PeerTable:
 
     def set_numbering(self, peer: str, word: int) -> None:
         self.numbers[peer] = word
+
+    def set_their_rates(self, peer: str, rates: tuple[int, ...]) -> None:
+        self.their_rates[peer] = rates
 
     def set_ports(self, peer: str, mask: int) -> None:
         self.ports[peer] = mask
