@@ -153,6 +153,7 @@ struct mrc_peer {                /* map peers; written by the daemon */
 	__u64 ours;              /* by the peer's number of a plane, 4 bits each: ours of the same network, or MRC_NOT_OURS */
 	__u64 unheard_ns;        /* the daemon hears nothing of it; true until then, unless the daemon says so again */
 	__u64 weights;           /* byte p: what plane p carries, of MRC_SHARE_FULL for the fastest: turns go by this, too */
+	__u64 far;               /* bit p: plane p is spare because its way is far longer than others'; daemon */
 	__u64 spare;             /* bit p: plane p to it is spare: it carries data only while no other one can; daemon */
 };
 
@@ -163,6 +164,7 @@ struct mrc_peer {                /* map peers; written by the daemon */
  * changes no judgement.
  */
 #define MRC_LENGTHS 4            /* classes of packet lengths, each a quarter of the MTU wide */
+#define MRC_NEAR_SHIFT 33        /* planes' distances are told apart by time, in parts of 2^33 ns: 8.6 s */
 #define MRC_SENDERS 16           /* QPs of a peer whose bytes in flight are told apart */
 
 struct mrc_balance {             /* map balances[peer] */
@@ -187,6 +189,9 @@ struct mrc_balance {             /* map balances[peer] */
 	__u32 fast_ns[MRC_MAX_PLANES]; /* smoothed over about 17 ms; racy */
 	__u32 now_ns[MRC_MAX_PLANES];  /* smoothed over four round trips; racy */
 	__u32 usual_ns[MRC_MAX_PLANES]; /* lower quartile of the round trips; racy */
+	__u32 near_ns[MRC_MAX_PLANES]; /* shortest round trip of a probe in this part of time (MRC_NEAR_SHIFT), 0: none; racy */
+	__u32 near_before_ns[MRC_MAX_PLANES]; /* the same of the part before; racy */
+	__u32 near_at[MRC_MAX_PLANES]; /* the part of time that .near_ns is of; racy */
 	__u32 probed_ns;         /* shortest round trip of a probe, 0: not measured; racy */
 	__u32 target_ns;         /* the delay that a busy QP aims at; 0: not known; racy */
 	__u32 inflight[MRC_SENDERS]; /* by QP modulo this, its bytes in flight as of its last SACK; racy */

@@ -23,7 +23,7 @@ static __always_inline u64 usable_planes(const struct mrc_host *h, const struct 
 /* Planes to a peer that are to carry data only while no other one can, a bit each. */
 static __always_inline u64 spare_planes(const struct mrc_host *h, const struct mrc_peer *peer)
 {
-	return h->standby | peer->spare;
+	return h->standby | peer->spare | peer->far;
 }
 
 /*

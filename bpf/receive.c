@@ -230,6 +230,20 @@ static __always_inline u32 is_spare(u32 peer_index, u32 plane)
 	return h && peer && (spare_planes(h, peer) >> (plane & 7) & 1);
 }
 
+/* Note how far the peer is by a plane. */
+static __always_inline void note_near(struct mrc_balance *b, u32 plane, u32 rtt, u64 now)
+{
+	u32 p = plane & (MRC_MAX_PLANES - 1), part = now >> MRC_NEAR_SHIFT, past = part - b->near_at[p];
+
+	if (past) {
+		b->near_before_ns[p] = past == 1 ? b->near_ns[p] : 0;
+		b->near_ns[p] = rtt;
+		b->near_at[p] = part;
+	} else if (rtt < b->near_ns[p]) {
+		b->near_ns[p] = rtt;
+	}
+}
+
 /* The answer to one of our probes: the path works. */
 static __always_inline int receive_probe_reply(const struct packet *pkt, u32 probe_id, u32 marked)
 {
@@ -260,8 +274,10 @@ static __always_inline int receive_probe_reply(const struct packet *pkt, u32 pro
 	path->rtt_at_ns = now;
 	path->answered_ns = now;
 	b = balance_get(q->peer);
-	if (b)
+	if (b) {
 		b->heard_ns = now;
+		note_near(b, path_plane(id), rtt, now);
+	}
 	if (b && !is_spare(q->peer, path_plane(id)) && (!b->probed_ns || rtt < b->probed_ns))
 		b->probed_ns = rtt;
 	bpf_spin_lock(&tx->lock);

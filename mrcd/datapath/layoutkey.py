@@ -52,6 +52,7 @@ MEANING: Final = (
     "MRC_OURS_ALIKE",
     "MRC_RELAYS",
     "MRC_LENGTHS",
+    "MRC_NEAR_SHIFT",
     "MRC_SENDERS",
     "MRC_KEYS_",
     "MRC_REPLAY_",

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import struct
+import time
 from collections.abc import Iterable, Mapping
 
 from mrcd.config.config import Current, Peer
@@ -37,7 +38,8 @@ class PeerTable:
     peer says that it can be reached, `per_peer` the number of QPs that each peer has. Without a
     fabric, `next_hops` has the MAC address that leads to a peer on a plane, where it is known.
     `spare` holds the mask of planes that carry data to a peer only while no other one can, beside
-    those that this host keeps as standby for all peers.
+    those that this host keeps as standby for all peers, and `far` those that are so because the way
+    is far longer than others.
 
     Turns of planes go by what they carry: by the lesser of both hosts' rates.
     """
@@ -49,6 +51,7 @@ class PeerTable:
         self.indices: dict[str, int] = {}
         self.planes: dict[str, int] = {}
         self.spare: dict[str, int] = {}
+        self.far: dict[str, int] = {}
         self.per_peer = config().transport.qps_per_peer
         self.next_hops: dict[tuple[str, int], bytes] = {}
         self._unheard: dict[str, int] = {}
@@ -100,6 +103,7 @@ class PeerTable:
                 self._numbers[name] = peer["ours"]
                 self.planes[name] = peer["plane_mask"] | (ALL_PLANES & ~self.reached(name))
                 self.spare[name] = peer["spare"]
+                self.far[name] = peer["far"]
         self.prefixes.adopt()
         self._adopt_followed()
 
@@ -273,6 +277,7 @@ class PeerTable:
         self._unheard.pop(peer.name, None)
         self._numbers.pop(peer.name, None)
         self.spare.pop(peer.name, None)
+        self.far.pop(peer.name, None)
         self._their_rates.pop(peer.name, None)
         for plane in range(self._config().fabric.planes):
             self.next_hops.pop((peer.name, plane), None)
@@ -301,6 +306,11 @@ class PeerTable:
         if peer in self.planes:
             bpf.update(self._dp.maps["peers"], _U32.pack(self.indices[peer]), self._entry(peer))
 
+    def set_far(self, peer: str, mask: int) -> None:
+        """Note which planes to a peer are spare because the way is far longer than others."""
+        self.far[peer] = mask
+        bpf.update(self._dp.maps["peers"], _U32.pack(self.indices[peer]), self._entry(peer))
+
     def set_rates(self, rates: tuple[int, ...]) -> None:
         """Note what our planes should carry, Mb/s by plane, 0 where unknown."""
         if self.rates == rates:
@@ -320,7 +330,8 @@ class PeerTable:
     def weights(self, peer: str) -> int:
         """Return the parts of a turn that planes to a peer get by what they carry (carried.py)."""
         rates = carried.common(self.rates, self._their_rates.get(peer, ()))
-        return carried.weights(rates, self._config().standby | self.spare.get(peer, 0))
+        spare = self.spare.get(peer, 0) | self.far.get(peer, 0)
+        return carried.weights(rates, self._config().standby | spare)
 
     def pair(self, peer: str, qps: int) -> None:
         """Spread flows over the first `qps` QPs: where one side has fewer, those that both have."""
@@ -344,6 +355,7 @@ class PeerTable:
             ours=self._numbers.get(peer, ABI.MRC_OURS_ALIKE),
             unheard_ns=self._unheard.get(peer, 0),
             spare=self.spare.get(peer, 0),
+            far=self.far.get(peer, 0),
             weights=self.weights(peer),
         )
 
@@ -372,6 +384,11 @@ class PeerTable:
         """Return how the programs rate a peer's planes."""
         raw = self._dp.read_raw("balances", self.indices[peer], _BALANCE.size)
         return view.balance_of(raw, self._config().fabric.planes)
+
+    def nearest_ns(self, peer: str) -> tuple[int, ...]:
+        """Return the shortest round trip of a probe of late by plane, ns; 0: none, or too soon."""
+        raw = self._dp.read_raw("balances", self.indices[peer], _BALANCE.size)
+        return view.nearest_ns(raw, time.monotonic_ns())[: self._config().fabric.planes]
 
     def data_loss(self) -> dict[tuple[str, int], int]:
         """Return what data to each peer loses by each plane, in packets of a million, unless 0."""

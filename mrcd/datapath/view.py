@@ -149,6 +149,25 @@ def balance_of(raw: bytes, planes: int) -> Balance:
     )
 
 
+def nearest_ns(balance: bytes, now_ns: int) -> tuple[int, ...]:
+    """Return the shortest round trip of a probe by plane, ns, of late; 0: none, or too soon to say.
+
+    It is the least in this part of time and the one before (MRC_NEAR_SHIFT). Until a whole part has
+    passed a queue could be taken for the way.
+    """
+    part = now_ns >> ABI.MRC_NEAR_SHIFT & 0xFFFFFFFF
+    found = []
+    for at, near, before in zip(
+        *(_BALANCE.unpack_array(balance, f"near{name}") for name in ("_at", "_ns", "_before_ns")),
+        strict=True,
+    ):
+        if part - at == 1:  # nothing has come in this part yet
+            found.append(near)
+        else:
+            found.append(min(near, before) if part == at and before else 0)
+    return tuple(found)
+
+
 def ports_of(balance: bytes) -> int:
     """Return the mask of planes on which a peer takes packets, by its updates and its SACKs."""
     told, heard = _PORTS(balance)

@@ -37,6 +37,7 @@ from mrcd.engine.upkeep import Upkeep
 from mrcd.fabric import underlay
 from mrcd.linux import bpf
 from mrcd.linux.netlink import Netlink
+from mrcd.measure.distances import Distances
 from mrcd.measure.measure import Measuring
 from mrcd.measure.watch import Watch
 from mrcd.paths.feed import PathFeed
@@ -432,6 +433,13 @@ class Start:
         stack.push_async_callback(engine.measuring.close)
         stack.callback(engine.watch.close)
         tasks.spawn(engine.watch.follow())
+        tasks.spawn(
+            Distances(
+                engine.table.peers,
+                lambda: engine.peers.established,
+                lambda: engine.config.standby,
+            ).follow()
+        )
         stack.push_async_callback(engine.captures.close)
         tasks.spawn(upkeep.repair(self._nl, self._findings).follow())
         tasks.spawn(_save_again(engine.denials, engine.planes, memory))

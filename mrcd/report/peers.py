@@ -162,6 +162,7 @@ def _infos(
                 endpoints=[_end(address) for address in peer.host.endpoints] or None,
                 through=_through(config, peer),
                 spare=_bits(peer.host.spare) or None,
+                far=_bits(table.peers.far.get(peer.name, 0)) or None,
                 next_hops=_next_hops(engine, peer),
                 followed=followed.get(peer.name),
             )

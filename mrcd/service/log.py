@@ -107,6 +107,7 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "peer.key_used_twice": "A second host asks with the key of a peer; it is not answered.",
         "peer.moved": "A peer has proved to be at another address than the configuration says.",
         "peer.fabric_differs": "A peer's fabric file does not agree with this host's.",
+        "peer.far_planes": "The ways of some planes to a peer are far longer; they are spare.",
         "peer.framing": "Cells get through to a peer on no plane, or do so again.",
         "peer.numbered": "A peer says which of our planes its own are; it numbers them otherwise.",
         "peer.out_of_step": "A QP's SACKs have become inconsistent; new QPs are set up.",

@@ -243,7 +243,8 @@ def test_planes_of_a_peer_can_be_changed(rig: Rig) -> None:
     base = rig.table.peers.base("h2")
     assert peer == {
         "qp_base": base, "qp_mask": 0, "plane_mask": 0b0110, "ours": ABI.MRC_OURS_ALIKE,
-        "unheard_ns": 0, "spare": 0, "weights": EQUAL_SHARES,
+        "unheard_ns": 0, "spare": 0, "far": 0,
+        "weights": EQUAL_SHARES,
     }  # fmt: skip
 
 

@@ -212,6 +212,38 @@ def test_shorter_way_by_a_spare_plane_is_not_the_way_of_data(one: Rig, far: Far)
     assert probed() > 0
 
 
+def test_shortest_round_trips_of_probes_are_kept_by_plane_and_by_time(one: Rig, far: Far) -> None:
+    peer, kind = one.table.peers.indices["h2"], ABI.structs["mrc_balance"]
+
+    def known(name: str) -> int:
+        raw = one.dp.read_raw("balances", peer, kind.size)
+        return int(kind.unpack_array(raw, name)[2])
+
+    part = time.monotonic_ns() >> ABI.MRC_NEAR_SHIFT
+    one.withdraw(ev_of(2, 1), ev_of(MAIN, 1))
+    spray(one)
+    one.edit("balances", peer, "mrc_balance", near_ns=(7,) * 8, near_at=(part - 1,) * 8)
+    answer_probe(one, far, ev_of(2, 1))
+    assert known("near_at") in (part, part + 1)
+    assert known("near_ns") > 7
+    if known("near_at") == part:
+        assert known("near_before_ns") == 7
+    one.edit("balances", peer, "mrc_balance", near_ns=(7,) * 8)
+    answer_probe(one, far, ev_of(MAIN, 1))
+    assert known("near_ns") == 7  # that was by another plane
+
+
+def test_far_planes_carry_data_only_while_no_nearer_one_can(rig: Rig) -> None:
+    peers = rig.table.peers
+    peers.set_far("h2", SPARE)
+    assert used(rig) == {MAIN}
+    peers.set_planes("h2", SPARE)
+    assert used(rig) == ALL - {MAIN}
+    later = PeerTable(rig.dp, lambda: rig.current)
+    later.adopt()
+    assert (later.far["h2"], later.spare["h2"]) == (SPARE, 0)
+
+
 # ---- kept
 
 

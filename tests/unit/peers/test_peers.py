@@ -276,6 +276,23 @@ def test_planes_of_a_host_reach_its_peers(tmp_path: Path) -> None:
     run(tmp_path, work)
 
 
+def test_rates_of_planes_reach_peers(tmp_path: Path) -> None:
+    async def work(net: Net) -> None:
+        table = Table(net.settings("h2"))
+        table.peers.rates = (25_000, 1_000)
+        one, other = net.daemon("h1"), net.daemon("h2", table=table)
+        one.start()
+        other.start()
+        await until(lambda: both_up(one, other), "sessions")
+        assert one.table.peers.their_rates["h2"][:3] == (25_000, 1_000, 0)
+        other.table.peers.rates = (25_000, 0)
+        other.peers.set_rates()
+        other.peers.set_planes(0b01)  # peers get an Offer
+        await until(lambda: one.table.peers.their_rates["h2"][:2] == (25_000, 0), "the new ones")
+
+    run(tmp_path, work)
+
+
 def test_plane_that_carries_less_shortens_packets_to_a_peer(tmp_path: Path) -> None:
     async def work(net: Net) -> None:
         one, _other = await net.two()
