@@ -156,6 +156,8 @@ class PeerInfo:
     through: list[str] | None = None  # hosts that hand packets on to it, by plane, empty: nobody
     spare: list[int] | None = None  # planes to it that are taken only while no other leads there
     far: list[int] | None = None  # those of which this is so because the way is far longer
+    # What the way to it carries by plane, Mb/s, as hosts say of their NICs; 0: unknown, or none.
+    ways_mbps: list[int] | None = None
     next_hops: list[str | None] | None = None  # MAC address by plane; one is None until it is known
     followed: list[str] | None = None  # prefixes behind it by others' routes over mrc0; None: none
 

@@ -359,8 +359,7 @@ class Running:
         if met.name in self.config.by_name:
             return  # it is being added, or taken out, right now
         networks = [address.network for address in self.config.mrc0.addresses]
-        host = network.found(met.name, met.endpoints, met.inner, networks)
-        host = replace(host, vias=met.vias, spare=met.spare)
+        host = met.at(network.found(met.name, met.endpoints, met.inner, networks))
         if any(address.network not in networks for address in host.addresses):
             ours = " ".join(map(str, networks))
             reason = f"{met.name}'s addresses {' '.join(met.inner)} are not all in {ours}"
@@ -395,8 +394,7 @@ class Running:
         for name in config.admitted:
             peer, met = config.by_name[name].host, self._ways.get(name)
             if met is not None and len(met.endpoints) == config.fabric.planes:
-                there = replace(peer, endpoints=met.endpoints, vias=met.vias, spare=met.spare)
-                hosts.append(kept(peer, there))
+                hosts.append(kept(peer, met.at(peer)))
         return replace(admission.with_ways(config, hosts), handed=self._handed)
 
     async def _follow_ways(self) -> None:

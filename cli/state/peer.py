@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from itertools import zip_longest
 
 import click
 
@@ -11,7 +12,7 @@ from cli.console import suggestions
 from cli.console.client import Client
 from cli.console.exits import NoSuchObject
 from cli.console.options import HELP_NAMES, json_option
-from cli.console.render import BAD, GOOD, WARN, colour, print_json, table
+from cli.console.render import BAD, GOOD, WARN, Cell, colour, print_json, table
 from mrcd.model import PeerInfo
 from mrcd.wording import duration
 
@@ -59,6 +60,8 @@ def show(socket: str, name: str, as_json: bool) -> None:
     width = max(map(len, members))
     for member, value in members.items():
         click.echo(f"{member.ljust(width)}  {_shown(value)}")
+    if found.endpoints is not None:
+        click.echo(f"\n{render_ways(found)}")
 
 
 @peer.command("forget")
@@ -115,6 +118,19 @@ def _shown(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.3f}"
     return "none" if value is None else str(value)
+
+
+def render_ways(peer: PeerInfo) -> str:
+    """Return a table with a row for each way to a peer that is not in a fabric."""
+    spare, rows = peer.spare or (), list[list[Cell]]()
+    columns = peer.endpoints or (), peer.through or (), peer.ways_mbps or ()
+    for plane, (end, through, mbps) in enumerate(zip_longest(*columns)):
+        if end:
+            rate = f"{mbps} Mb/s" if mbps else "unknown"
+            usable = "yes" if plane in peer.planes_usable else "no"
+            use = "spare" if plane in spare else "data"
+            rows.append([plane, end, through or "none", rate, usable, use])
+    return table(["PLANE", "TO", "THROUGH", "RATE", "USABLE", "USE"], rows)
 
 
 def _shares(shares: list[float]) -> str:

@@ -9,24 +9,29 @@ the same graph, so nobody tells a host that hands packets on which ways lead thr
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
 from typing import Final
+
+from mrcd.fabric.ranking import Rank
 
 RELAYS_MAX: Final = 8
 """The most hosts that hand packets on in one way."""
 Joint = tuple[int, str, int]
 """A NIC of a host, another host's name, and the NIC of that which is joined with it."""
+_Before = dict[str, tuple[str, int, int, int]]
+"""From which host a search came to each, by which NICs of both, and at which rate, Mb/s."""
+_UNLIMITED: Final = 1 << 32
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
     """A host as it says to be: its NICs' addresses, whom it hears on them, and what it forwards.
 
-    `near` has no order. `mtu` is that of its planes, bytes.
+    `near` has no order. `mtu` is that of its planes, bytes, and `rates` are those of the NICs in
+    Mb/s, 0 where one is unknown.
     """
 
     name: str
@@ -34,21 +39,33 @@ class Node:
     near: frozenset[Joint]
     forwards: bool = False
     mtu: int = 0
+    rates: tuple[int, ...] = ()
+
+    def mbps(self, nic: int) -> int:
+        """Return the rate of a NIC in Mb/s, 0 if it is unknown."""
+        return self.rates[nic] if nic < len(self.rates) else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
     """A way between two hosts: each host on it, with the NICs by which packets come and leave.
 
-    The first host has no NIC of arrival and the last one none of departure, which are -1.
+    The first host has no NIC of arrival and the last one none of departure, which are -1. `mbps` is
+    the least rate of what it leads through, in Mb/s, 0 if any of these is unknown.
     """
 
     stops: tuple[tuple[str, int, int], ...]
+    mbps: int = 0
 
     @property
     def relays(self) -> int:
         """The number of hosts that hand packets on."""
         return len(self.stops) - 2
+
+    @property
+    def rank(self) -> Rank:
+        """What counts of it where it is compared with others."""
+        return Rank(self.relays, self.mbps)
 
     @property
     def ends(self) -> tuple[int, int]:
@@ -58,7 +75,8 @@ class Way:
     @property
     def reversed(self) -> Way:
         """The same way in the other direction."""
-        return Way(tuple((name, leave, come) for name, come, leave in reversed(self.stops)))
+        stops = tuple((name, leave, come) for name, come, leave in reversed(self.stops))
+        return Way(stops, self.mbps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +89,28 @@ class Handed:
     via: str
 
 
+@dataclass(slots=True)
+class _Taken:
+    """What the ways of a pair of hosts have taken: NICs of both, and joints."""
+
+    left: set[int] = field(default_factory=set)
+    right: set[int] = field(default_factory=set)
+    joints: set[frozenset[tuple[str, int]]] = field(default_factory=set)
+
+    def add(self, way: Way) -> None:
+        """Take what a way leads through."""
+        self.left.add(way.ends[0])
+        self.right.add(way.ends[1])
+        self.joints.update(_joints_of(way))
+
+    def has(self, one: str, other: str, name: str, joint: Joint) -> bool:
+        """Return whether a way between these hosts may not leave another one by a joint."""
+        nic, there, theirs = joint
+        if (name == one and nic in self.left) or (there == other and theirs in self.right):
+            return True
+        return frozenset({(name, nic), (there, theirs)}) in self.joints
+
+
 class Cabling:
     """The graph of some hosts."""
 
@@ -79,12 +119,28 @@ class Cabling:
         self._found: dict[tuple[str, str], tuple[Way, ...]] = {}
 
     @cached_property
-    def _joints(self) -> Mapping[str, tuple[Joint, ...]]:
-        """The joints of each host in a fixed order, of NICs that hear each other."""
+    def _joints(self) -> Mapping[str, tuple[tuple[Joint, int], ...]]:
+        """The joints of each host in a fixed order, of NICs that hear each other, with rates."""
         return {
-            name: tuple(sorted(joint for joint in node.near if self._is_mutual(name, joint)))
+            name: tuple(
+                (joint, self._mbps(name, joint))
+                for joint in sorted(node.near)
+                if self._is_mutual(name, joint)
+            )
             for name, node in self.nodes.items()
         }
+
+    @cached_property
+    def _rates(self) -> tuple[int, ...]:
+        """The known rates of joints, the lowest first."""
+        every = {mbps for joints in self._joints.values() for _joint, mbps in joints}
+        return tuple(sorted(every - {0}))
+
+    def _mbps(self, name: str, joint: Joint) -> int:
+        """Return the rate of a joint: the least of its NICs, as far as these are known; else 0."""
+        nic, other, theirs = joint
+        rates = self.nodes[name].mbps(nic), self.nodes[other].mbps(theirs)
+        return min(filter(None, rates), default=0)
 
     def _is_mutual(self, name: str, joint: Joint) -> bool:
         nic, other, theirs = joint
@@ -97,7 +153,7 @@ class Cabling:
         return (theirs, name, nic) in there.near and bool(known[nic] and there.addresses[theirs])
 
     def ways(self, one: str, other: str) -> tuple[Way, ...]:
-        """Return the ways from one host to another, the shortest first.
+        """Return the ways from one host to another, the best first.
 
         No two of them share a NIC of either host, or a joint.
         """
@@ -112,43 +168,55 @@ class Cabling:
     def _ways(self, one: str, other: str) -> tuple[Way, ...]:
         """Find the ways from a host to another one whose name sorts later."""
         found: list[Way] = []
-        used: set[frozenset[tuple[str, int]]] = set()
-        left, right = set[int](), set[int]()
-        while (way := self._shortest(one, other, used, left, right)) is not None:
+        taken = _Taken()
+        while (way := self._best(one, other, taken)) is not None:
             found.append(way)
-            left.add(way.ends[0])
-            right.add(way.ends[1])
-            used.update(_joints_of(way))
+            taken.add(way)
         return tuple(found)
 
-    def _shortest(
-        self,
-        one: str,
-        other: str,
-        used: set[frozenset[tuple[str, int]]],
-        left: set[int],
-        right: set[int],
-    ) -> Way | None:
-        """Return the shortest way that avoids joints, and NICs at both ends: one of several."""
+    def _best(self, one: str, other: str, taken: _Taken) -> Way | None:
+        """Return the best way that avoids what is taken: the shortest, or one clearly faster."""
+        best = self._shortest(one, other, taken)
+        if best is None or not Rank(best.relays + 1, max(self._rates, default=0)).beats(best.rank):
+            return best
+        for least in self._rates:
+            if least <= best.mbps:
+                continue
+            way = self._shortest(one, other, taken, least)
+            if way is None:
+                break
+            if way.rank.beats(best.rank):
+                best = way
+        return best
+
+    def _shortest(self, one: str, other: str, taken: _Taken, least: int = 0) -> Way | None:
+        """Return the shortest way that avoids what is taken; of several, the one of most rate.
+
+        `least`: by joints only that are known to have this rate, in Mb/s, or more. An unknown rate
+        limits nothing otherwise. Where ways are alike the first one in the order of joints counts.
+        """
         needed = min(self.nodes[one].mtu, self.nodes[other].mtu)
-        before: dict[str, tuple[str, int, int]] = {one: ("", -1, -1)}
-        queue = deque([(one, 0)])
-        while queue:
-            name, relays = queue.popleft()
-            for nic, there, theirs in self._joints[name]:
-                if there in before or frozenset({(name, nic), (there, theirs)}) in used:
-                    continue
-                if name == one and nic in left:
-                    continue
-                if there == other:
-                    if theirs in right:
+        before: _Before = {one: ("", -1, -1, 0)}
+        width = {one: _UNLIMITED}
+        edge = [one]
+        for _relays in range(RELAYS_MAX + 1):
+            reached: dict[str, None] = {}
+            for name in edge:
+                for joint, mbps in self._joints[name]:
+                    nic, there, theirs = joint
+                    wide = min(width[name], mbps or _UNLIMITED)
+                    if there in before and (there not in reached or wide <= width[there]):
                         continue
-                    before[there] = name, nic, theirs
-                    return _way(before, other)
-                node = self.nodes[there]
-                if node.forwards and relays < RELAYS_MAX and node.mtu >= needed:
-                    before[there] = name, nic, theirs
-                    queue.append((there, relays + 1))
+                    if mbps < least or taken.has(one, other, name, joint):
+                        continue
+                    node = self.nodes[there]
+                    if there == other or (node.forwards and node.mtu >= needed):
+                        reached[there] = None
+                        before[there] = name, nic, theirs, mbps
+                        width[there] = wide
+            if other in reached:
+                return _way(before, other)
+            edge = list(reached)
         return None
 
     def handed_on(self, by: str) -> tuple[Handed, ...]:
@@ -191,12 +259,13 @@ def _joints_of(way: Way) -> Iterator[frozenset[tuple[str, int]]]:
         yield frozenset({(name, leave), (after, come)})
 
 
-def _way(before: Mapping[str, tuple[str, int, int]], last: str) -> Way:
+def _way(before: _Before, last: str) -> Way:
     """Return the way that a search has found to a host."""
-    stops = [(last, before[last][2], -1)]
-    name, nic, _theirs = before[last]
+    name, nic, theirs, mbps = before[last]
+    stops, rates = [(last, theirs, -1)], [mbps]
     while name:
-        come = before[name][2]
+        earlier, before_nic, come, mbps = before[name]
         stops.append((name, come, nic))
-        name, nic, _ = before[name]
-    return Way(tuple(reversed(stops)))
+        rates += [mbps] if earlier else []
+        name, nic = earlier, before_nic
+    return Way(tuple(reversed(stops)), min(rates))

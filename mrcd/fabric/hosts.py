@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import overload
 
+from mrcd.fabric.ranking import Rank
+
 Interface = ipaddress.IPv4Interface | ipaddress.IPv6Interface
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -22,8 +24,9 @@ class Host:
     `public_key` is text, 44 characters of base64, or empty. `endpoints` are the addresses of its
     NICs by plane, where there is no fabric that they follow from (mrcd/fabric/network.py). `routed`
     are prefixes behind the host: pods, containers, a network that it is the gateway of. `vias` are
-    the addresses of hosts that hand packets on to it, by plane, unspecified where none is needed,
-    and `spare` is the mask of planes that are taken only while no other leads there.
+    the addresses of hosts that hand packets on to it, by plane, unspecified where none is needed.
+    `spare` is the mask of planes that are taken only while no other leads there, and `ranks` is by
+    plane what hosts say of the way there (ranking.py).
     """
 
     name: str
@@ -35,6 +38,7 @@ class Host:
     routed: tuple[Network, ...] = ()
     vias: tuple[Address, ...] = ()
     spare: int = 0
+    ranks: tuple[Rank, ...] = ()
 
     @property
     def places(self) -> tuple[tuple[int, Address], ...]:
@@ -47,6 +51,12 @@ class Host:
         if plane >= len(self.vias) or self.vias[plane].is_unspecified:
             return None
         return self.vias[plane]
+
+    def rank(self, plane: int) -> Rank:
+        """Return what counts of the way to it in a plane."""
+        if plane < len(self.ranks):
+            return self.ranks[plane]
+        return Rank(int(self.via(plane) is not None))
 
     @property
     def prefixes(self) -> tuple[Network, ...]:

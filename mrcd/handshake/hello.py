@@ -30,6 +30,8 @@ TOLD_BYTES: Final = 24_000
 """So long is what one Hello tells of other hosts, at most, without their certificates."""
 _PER_S = 200
 """Hellos that all hosts together send on a network, about; where they are many, each says fewer."""
+RATE_MAX: Final = (1 << 32) - 1
+"""The highest rate of a NIC, Mb/s; the kernel's number for it has 32 bits, too."""
 _CONTEXT = b"mrcd quick discovery"
 Pair = tuple[int, int]
 """A NIC of the host that speaks, and one of another host that it hears there."""
@@ -45,7 +47,8 @@ class Said:
 
     `run` is a random number that tells two hosts of one name apart, `born_ns` the time of its
     start, and `seq` grows with each Hello. `addresses` are those of its NICs, empty where there is
-    none or none is known. `heard` lists, for each other host, the pairs of NICs, its own first, on
+    none or none is known. `rates` are what these carry, in Mb/s, 0 where that is unknown; there are
+    none before mrcd runs. `heard` lists, for each other host, the pairs of NICs, its own first, on
     which it hears it: if it is `whole` every host, and otherwise only who needs to know.
     `forwards`: it hands packets on. `mtu` is that of its planes, bytes. `leaving`: it goes.
     `shown` is its certificate in base64, where others tell of it.
@@ -58,6 +61,7 @@ class Said:
     nics: int
     inner: tuple[str, ...]
     addresses: tuple[str, ...] = ()
+    rates: tuple[int, ...] = ()
     heard: Mapping[str, tuple[Pair, ...]] = field(default_factory=dict)
     whole: bool = False
     forwards: bool = False
@@ -202,6 +206,7 @@ def _said(data: Any) -> Said:
         nics=int(data["nics"]),
         inner=tuple(str(ip_address(text)) for text in data["inner"]),
         addresses=tuple(text and str(ip_address(text)) for text in data["addresses"]),
+        rates=tuple(map(int, data["rates"])),
         heard={str(name): _pairs(masks) for name, masks in data["heard"].items()},
         whole=data["whole"] is True,
         forwards=data["forwards"] is True,
@@ -215,4 +220,6 @@ def _said(data: Any) -> Said:
         raise ValueError("its NICs are too many")
     if len(said.addresses) not in (0, said.nics):
         raise ValueError("it has not an address for each NIC")
+    if len(said.rates) not in (0, said.nics) or not all(0 <= r <= RATE_MAX for r in said.rates):
+        raise ValueError("it has not a rate for each NIC, or no such rate")
     return said

@@ -14,6 +14,7 @@ from ipaddress import IPv6Address
 from typing import Final
 
 from mrcd.config.config import Current
+from mrcd.datapath import carried
 from mrcd.fabric.cabling import Handed
 from mrcd.handshake.hello import BadHello, Hello, spaced_s
 from mrcd.handshake.invitation import ANSWER, REQUEST
@@ -80,6 +81,7 @@ class Discovering:
         self.meeting.forget_silent(now_ns=now)
         self._open()
         self._feel(now)
+        self.meeting.set_rates(carried.says(self._config()))
         self._say()
         self._look_soon()
         wanted_s = self.meeting.period_s(now_ns=now)

@@ -9,15 +9,16 @@ other; where hosts forward, ways through them count as well (cabling.py).
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from typing import Final
 
 from mrcd.config.config import Current
-from mrcd.fabric import network
+from mrcd.fabric import network, ranking
 from mrcd.fabric.cabling import Cabling, Handed, Joint, Node, Way
 from mrcd.fabric.hosts import Address, Host
+from mrcd.fabric.ranking import Rank
 from mrcd.handshake.hello import HOSTS_MAX, NICS_MAX, Hello, Pair, Said, fitting
 from mrcd.peers.heard import Other, Others
 
@@ -44,9 +45,9 @@ class Met:
     """A host that may be a peer: the ways to it by our planes, and the addresses of its mrc0.
 
     endpoints: its address by plane, unspecified where no way leads. vias: those of the hosts that
-    hand packets on to it. spare: the mask of planes whose ways lead through more of these than the
-    shortest one. ready: it is heard, and hears us, and has found everybody. Before, it can only be
-    told why it cannot be a peer.
+    hand packets on to it. ranks: how many these are, and what the ways carry. spare: the mask of
+    planes whose ways carry data only while no better one can. ready: it is heard, and hears us,
+    and has found everybody. Before, it can only be told why it cannot be a peer.
     """
 
     name: str
@@ -55,6 +56,13 @@ class Met:
     ready: bool
     vias: tuple[Address, ...] = ()
     spare: int = 0
+    ranks: tuple[Rank, ...] = ()
+
+    def at(self, host: Host) -> Host:
+        """Return a host with the ways that were found to it."""
+        return replace(
+            host, endpoints=self.endpoints, vias=self.vias, spare=self.spare, ranks=self.ranks
+        )
 
 
 class Meeting:
@@ -74,6 +82,7 @@ class Meeting:
         self._eager_until_ns = self._asked_until_ns = 0
         self._twice: dict[str, tuple[int, str]] = {}
         self._graph: Cabling | None = None
+        self._rates: tuple[int, ...] = ()
         self.version = 0
         """Grows with all that may change the ways to others."""
 
@@ -97,6 +106,12 @@ class Meeting:
     def names(self) -> list[str]:
         """The names of the other hosts."""
         return self._others.names
+
+    def set_rates(self, mbps: Sequence[int]) -> None:
+        """Say from now on that the planes carry this, in Mb/s; 0: unknown."""
+        if self._rates != tuple(mbps):
+            self._rates = tuple(mbps)
+            self._changed()
 
     @property
     def whole(self) -> bool:
@@ -147,6 +162,7 @@ class Meeting:
             nics=config.fabric.planes,
             inner=tuple(str(address.ip) for address in config.mrc0.addresses),
             addresses=tuple("" if each.is_unspecified else str(each) for each in own),
+            rates=self._rates if len(self._rates) == config.fabric.planes else (),
             heard=heard,
             whole=whole,
             forwards=config.keys.forward,
@@ -313,6 +329,7 @@ class Meeting:
             frozenset(near),
             config.keys.forward,
             config.fabric.mtu,
+            self._rates,
         )
 
     def met(self, *, now_ns: int) -> Iterator[Met]:
@@ -338,8 +355,7 @@ class Meeting:
                 return nowhere
             return ip_address(self.graph.next_address(way))
 
-        shortest = min((way.relays for way in ways), default=0)
-        spare = sum(1 << plane for plane, way in by_plane.items() if way.relays > shortest)
+        ranks = {plane: way.rank for plane, way in by_plane.items()}
         quiet = now_ns - other.news_ns >= SETTLED_NS
         full = len(ways) >= min(planes, other.said.nics)
         return Met(
@@ -348,7 +364,8 @@ class Meeting:
             other.said.inner,
             ready=bool(ways) and (quiet or full) and (other.hello is None or other.hello.done),
             vias=tuple(map(via, range(planes))) if any(way.relays for way in ways) else (),
-            spare=spare,
+            spare=ranking.spare(ranks, ranks),
+            ranks=tuple(ranks.get(plane, Rank()) for plane in range(planes)),
         )
 
     def handed_on(self) -> tuple[Handed, ...]:
@@ -413,20 +430,26 @@ def kept(before: Host, after: Host) -> Host:
     """Return how a peer is reached from now on, where it was reached otherwise before.
 
     A way that is no longer known stays, unless its address is on another plane now: it may return,
-    and the programs know by then that nothing arrives by it.
+    and the programs know by then that nothing arrives by it. When it returns it does not carry data
+    beside worse ways, which have taken its place: it is spare until it is known.
     """
     nowhere = network.nowhere(6)
-    ends, spare = list(after.endpoints), after.spare
+    ends, planes = list(after.endpoints), range(len(after.endpoints))
     vias = list(after.vias or (nowhere,) * len(ends))
+    ranks = {plane: after.rank(plane) for plane in planes}
+    known = [plane for plane, _end in after.places]
     for plane, end in before.places:
         if ends[plane].is_unspecified and end not in after.endpoints:
             ends[plane] = end
             vias[plane] = before.via(plane) or nowhere
-            spare |= before.spare & 1 << plane
-    through = () if all(via.is_unspecified for via in vias) else tuple(vias)
-    found = replace(before, endpoints=tuple(ends), vias=through, spare=spare)
-    serves = any(not spare >> plane & 1 for plane, _end in found.places)
-    return found if serves else replace(found, spare=0)
+            ranks[plane] = before.rank(plane)
+    return replace(
+        before,
+        endpoints=tuple(ends),
+        vias=() if all(via.is_unspecified for via in vias) else tuple(vias),
+        spare=ranking.spare({p: ranks[p] for p in planes if not ends[p].is_unspecified}, known),
+        ranks=tuple(ranks.values()),
+    )
 
 
 def _node(other: Other, ours: str) -> Node:
@@ -442,10 +465,12 @@ def _node(other: Other, ours: str) -> Node:
     heard = other.address_of
     known = said.addresses or ("",) * said.nics
     addresses = (heard.get(nic, known[nic]) for nic in range(min(said.nics, NICS_MAX)))
-    return Node(said.name, tuple(addresses), frozenset(near), said.forwards, said.mtu)
+    return Node(said.name, tuple(addresses), frozenset(near), said.forwards, said.mtu,
+                said.rates)  # fmt: skip
 
 
 def _content(said: Said) -> tuple[object, ...]:
     """Return what of it is news when it changes."""
     heard = said.heard if said.whole else None
-    return said.nics, said.inner, said.addresses, heard, said.forwards, said.mtu, said.leaving
+    addresses = said.addresses, said.rates
+    return said.nics, said.inner, addresses, heard, said.forwards, said.mtu, said.leaving

@@ -163,6 +163,7 @@ def _infos(
                 through=_through(config, peer),
                 spare=_bits(peer.host.spare) or None,
                 far=_bits(table.peers.far.get(peer.name, 0)) or None,
+                ways_mbps=[rank.mbps for rank in peer.host.ranks] or None,
                 next_hops=_next_hops(engine, peer),
                 followed=followed.get(peer.name),
             )

@@ -140,6 +140,22 @@ class TestLists:
             name: value for name, value in told.items() if name != "schema_version"
         } | {"last_heard_s": None}
 
+    def test_ways_to_a_peer_are_shown(self) -> None:
+        known = replace(
+            FakeSource().peers()[0], endpoints=["fe80::2", "fe80::3", ""], through=["", "h3", ""],
+            spare=[0], ways_mbps=[10, 1000, 0],
+        )  # fmt: skip
+        header, *rows = peer.render_ways(known).splitlines()
+        assert header.split() == ["PLANE", "TO", "THROUGH", "RATE", "USABLE", "USE"]
+        assert [row.split() for row in rows] == [
+            ["0", "fe80::2", "none", "10", "Mb/s", "yes", "spare"],
+            ["1", "fe80::3", "h3", "1000", "Mb/s", "no", "data"],
+        ]
+        plain = replace(known, through=None, spare=None, ways_mbps=None)
+        assert [row.split()[2:] for row in peer.render_ways(plain).splitlines()[1:]] == [
+            ["none", "unknown", "yes", "data"], ["none", "unknown", "no", "data"],
+        ]  # fmt: skip
+
     def test_peer_that_is_none(self, server: Path) -> None:
         result = run(server, "peer", "show", "h9")
         assert result.exit_code == exits.NO_SUCH_OBJECT

@@ -11,6 +11,7 @@ import pytest
 
 from mrcd.config import config
 from mrcd.config.config import Config
+from mrcd.config.network import Nic
 from mrcd.datapath import carried, host, tuning
 from mrcd.fabric import description
 from mrcd.linux import ethtool

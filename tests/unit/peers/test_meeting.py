@@ -15,6 +15,7 @@ from mrcd.config import config
 from mrcd.config.config import Config, Peer
 from mrcd.fabric import network
 from mrcd.fabric.hosts import Host
+from mrcd.fabric.ranking import Rank
 from mrcd.handshake.hello import HOSTS_MAX, Hello
 from mrcd.peers.heard import KNOWN_MAX
 from mrcd.peers.meeting import (
@@ -229,6 +230,24 @@ def test_hosts_of_a_ring_know_each_other() -> None:
     assert handed[address("a", 0), address("c", 0)] == address("c", 0)
 
 
+def test_slow_cable_is_spare_beside_a_fast_way_through_a_host() -> None:
+    members, wires = cabled([("a", "b"), ("a", "c"), ("b", "c")])
+    for each, rates in zip(members, ((10, 1000), (10, 1000), (1000, 1000)), strict=True):
+        each.meeting.set_rates(rates)
+    for turn in range(8):
+        talk(members, wires, turn * SECOND)
+    a, b, c = members
+    for one, other in ((a, "b"), (b, "a")):
+        assert one.found[other].spare == 0b01
+        assert one.found[other].ranks == (Rank(0, 10), Rank(1, 1000))
+    assert a.found["c"].spare == 0b01, "the way by b is longer, and slower"
+    assert len(c.meeting.handed_on()) == 2
+    c.meeting.set_rates((1000, 10))
+    for turn in range(8, 12):
+        talk(members, wires, turn * SECOND)
+    assert a.found["b"].spare == b.found["a"].spare == 0b10, "c has said that a cable is slow"
+
+
 def test_cable_that_is_cut_is_known_at_once() -> None:
     members, wires = cabled(RING)
     for turn in range(8):
@@ -265,6 +284,21 @@ def test_way_that_is_not_known_any_more_stays_in_reserve() -> None:
     moved = kept(before, Host("c", 1, 1, (), "", (nowhere, ends[0])))
     assert moved.endpoints == (nowhere, ends[0]), "its address is on another plane now"
     assert kept(before, Host("c", 1, 1, (), "", (ends[2], ends[1]))).endpoints == (ends[2], ends[1])
+
+
+def test_better_way_that_comes_back_is_spare_until_it_is_known() -> None:
+    """A cable is pulled out, and data goes by two other hosts; beside them it is not used."""
+    nowhere, ends = ip_address("::"), tuple(ip_address(f"fe80::{k}") for k in range(1, 4))
+    cable, longer = Rank(0, 1000), Rank(2, 1000)
+    both = Host("c", 1, 1, (), "", ends[:2], (), (nowhere, ends[2]), 0b10, (cable, longer))
+    left = replace(both, endpoints=(nowhere, ends[1]), spare=0, ranks=(Rank(), longer))
+    without = kept(both, left)
+    assert without == replace(both, spare=0b01)
+    assert kept(without, left) == without
+    assert kept(without, both) == both, "both are known again: at once, and at no time both serve"
+    alike = replace(both, vias=(), spare=0, ranks=(cable, cable))
+    gone = replace(alike, endpoints=(nowhere, ends[1]), ranks=(Rank(), cable))
+    assert kept(alike, gone) == alike, "one of two cables may come back at any time"
 
 
 def test_host_that_looks_for_members_takes_their_planes(members: list[Member]) -> None:

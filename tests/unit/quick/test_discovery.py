@@ -244,6 +244,7 @@ def test_hello_is_read_back() -> None:
     said = replace(
         HELLO.said,
         addresses=("fe80::1", ""),
+        rates=(25_000, 0),
         heard={"b": ((0, 1), (1, 0)), "c": ((0, 0), (0, 1), (1, 0), (1, 1))},
         forwards=True,
         mtu=9000,
@@ -289,6 +290,10 @@ def test_hello_of_another_secret_is_refused(key: bytes) -> None:
         {"said": {"inner": ["nonsense"]}},
         {"said": {"addresses": ["fe80::1"]}},
         {"said": {"addresses": ["fe80::1", "anywhere"]}},
+        {"said": {"rates": [1000]}},
+        {"said": {"rates": [1000, -1]}},
+        {"said": {"rates": [1000, 1 << 32]}},
+        {"said": {"rates": 1000}},
         {"said": {"heard": {"b": [[1]]}}},
         {"said": {"heard": 7}},
         {"said": {"heard": {f"h{k}": [] for k in range(HOSTS_MAX + 1)}}},
