@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from mrcd.config.config import Current, Peer
-from mrcd.fabric import underlay
+from mrcd.fabric import underlay, usid
 from mrcd.model import DeniedInfo
 from mrcd.rules import elements
 from mrcd.rules.elements import Element, NoSuchElement, Rule
@@ -204,14 +204,24 @@ class Denials:
         sets = (self._sets.evs(index) for index in self._sets.qps_of(peer.name))
         return [[ev for plane in planes for ev in plane.evs] for planes in sets if planes]
 
+    def _leading(self, peer: Peer) -> list[list[int]]:
+        """Return these sets, or one set of all EVs before a QP has any, of planes that lead there.
+
+        Other EVs, of planes that the peer is not on, carry nothing.
+        """
+        fabric, own = self._config().fabric, self._config().host
+        sets = self._of_qps(peer) or [elements.evs_between(fabric, own, peer.host)]
+        planes = {p for p in range(fabric.planes) if underlay.of(fabric).leads(peer.host, p)}
+        return [[ev for ev in evs if usid.ev_plane(ev) in planes] for evs in sets]
+
     async def _lost(self, rules: list[Rule]) -> list[str]:
         """Return the peers to which the rules would leave some QP without a path.
 
-        For a peer without a QP, all EVs to it count. Peers already cut off are not included.
+        Peers already cut off are not included.
         """
-        fabric, own, lost = self._config().fabric, self._config().host, []
+        lost = []
         for peer in self._config().peers:
-            sets = self._of_qps(peer) or [elements.evs_between(fabric, own, peer.host)]
+            sets = self._leading(peer)
             cut = elements.cuts_off(self._denied(peer, rules), sets)
             if cut and not elements.cuts_off(self._denied(peer, self._rules), sets):
                 lost.append(peer.name)

@@ -302,6 +302,35 @@ def test_deny__before_any_qp_is_configured_counts_the_fabrics_paths(
     }
 
 
+@pytest.mark.parametrize("configured", [True, False])
+def test_deny__planes_that_a_peer_is_not_on_leave_no_path_to_it(
+    tmp_path: Path, configured: bool
+) -> None:
+    """Peer h2 is on plane 1 of four alone, and h3 on planes 0 and 1."""
+    planes = "".join(f'[[plane]]\ninterface = "eth{k}"\n' for k in range(4))
+    peers = "".join(
+        f'[[peer]]\nname = "{name}"\nendpoints = {json.dumps(ends)}\nallowed = ["{inner}/32"]\n'
+        for name, ends, inner in (
+            ("h2", ["", "fe80::2", "", ""], "10.9.0.2"),
+            ("h3", ["fe80::3", "fe80::4", "", ""], "10.9.0.3"),
+        )
+    )
+    settings = config.loads(
+        '[host]\nname = "h1"\n[mrc0]\naddresses = ["10.9.0.1/24"]\n'
+        f"[keys]\ninsecure = true\n[planes]\npaths = 3\n{planes}{peers}",
+        tmp_path / "mrcd.toml",
+    )
+    sets = Sets(settings)
+    sets.configured = configured
+    denials = Now(Denials(lambda: settings, sets, tmp_path, Findings()))
+    with pytest.raises(CutsOff, match=r"p1 leaves no path to h2$"):
+        denials.deny("p1", None, force=False)
+    assert denials.deny("p1", "h3", force=False)
+    with pytest.raises(CutsOff, match=r"p0 leaves no path to h3$"):
+        denials.deny("p0", None, force=False)
+    assert denials.deny("p2", None, force=False), "nobody is on it"
+
+
 def test_open_evs__are_those_that_no_rule_denies(
     settings: Config, sets: Sets, tmp_path: Path
 ) -> None:
