@@ -8,21 +8,26 @@ one for each kind of statement, keeps one kind from being taken for another.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypeVar
 
+import msgspec
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from mrcd.handshake import identity
+from mrcd.handshake.datagram import NO_MESSAGE, Versioned
 from mrcd.handshake.identity import Secret
 from mrcd.handshake.noise import KeyPair
 
 SIGNATURE_BYTES: Final = 64
+STATEMENT_MAX: Final = 256
+"""The most bytes of a statement of the authority: a certificate, or a revocation."""
 _AUTHORITY: Final = b"mrcd 1 authority"
 _EXCHANGE: Final = b"mrcd 1 authority exchange"
 _HELLO: Final = b"mrcd 1 hello key"
 _SIGNER: Final = b"mrcd 1 hello signer "
+_Kind = TypeVar("_Kind", bound=Versioned)
 
 
 class Unsigned(Exception):
@@ -83,3 +88,18 @@ def read(public: bytes, context: bytes, statement: bytes) -> bytes:
     except (InvalidSignature, ValueError):
         raise Unsigned("its signature is not good") from None
     return body
+
+
+def message_of(
+    public: bytes, context: bytes, statement: bytes, kind: type[_Kind], version: int
+) -> _Kind:
+    """Return the message in a statement; raise Unsigned, with the reason, if there is none."""
+    if len(statement) > STATEMENT_MAX:
+        raise Unsigned(f"{len(statement)} bytes, more than {STATEMENT_MAX}")
+    try:
+        found = msgspec.msgpack.decode(read(public, context, statement), type=kind)
+    except NO_MESSAGE as error:
+        raise Unsigned(f"it cannot be read: {error}") from None
+    if found.version != version:
+        raise Unsigned(f"version {found.version}, this daemon reads {version}")
+    return found

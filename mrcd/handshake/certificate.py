@@ -16,13 +16,12 @@ from msgspec import Meta
 
 from mrcd.handshake import authority as authorities
 from mrcd.handshake.authority import Authority, Signer
-from mrcd.handshake.datagram import NO_MESSAGE
 from mrcd.handshake.identity import KEY_BYTES, Member
 from mrcd.handshake.offer import NAME_MAX
 
 VERSION: Final = 1
 SERIAL_BYTES: Final = 8
-CERTIFICATE_MAX: Final = 256
+CERTIFICATE_MAX: Final = authorities.STATEMENT_MAX
 _CONTEXT: Final = b"mrcd 1 certificate\0"
 NUMBER_MAX: Final = (1 << 63) - 1
 
@@ -78,17 +77,10 @@ def issue(
 
 def read(authority: bytes, statement: bytes) -> Certificate:
     """Return the certificate in a statement; raise BadCertificate if it is none of ours."""
-    if len(statement) > CERTIFICATE_MAX:
-        raise BadCertificate("it is too long")
     try:
-        body = authorities.read(authority, _CONTEXT, statement)
-        found = msgspec.msgpack.decode(body, type=_Body)
+        found = authorities.message_of(authority, _CONTEXT, statement, _Body, VERSION)
     except authorities.Unsigned as error:
         raise BadCertificate(f"the authority has not made its certificate: {error}") from None
-    except NO_MESSAGE as error:
-        raise BadCertificate(f"its certificate cannot be read: {error}") from None
-    if found.version != VERSION:
-        raise BadCertificate("its certificate is of another version")
     return Certificate(
         found.name, found.exchange, found.signing, found.number, found.serial, found.how, statement
     )

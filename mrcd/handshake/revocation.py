@@ -21,16 +21,14 @@ from msgspec import Meta
 
 from mrcd.handshake import authority as authorities
 from mrcd.handshake import datagram as frames
-from mrcd.handshake.authority import Authority
+from mrcd.handshake.authority import STATEMENT_MAX, Authority
 from mrcd.handshake.certificate import Certificate, Name, Number
-from mrcd.handshake.datagram import NO_MESSAGE
 
 MAGIC: Final = b"MRCv"
 VERSION: Final = 1
 REVOKED_MAX: Final = 256
 """The most names that can be revoked; another secret begins with none."""
 DIGEST_BYTES: Final = 8
-STATEMENT_MAX: Final = 256
 EACH: Final = 4
 """Revocations in one message."""
 REVOKED: Final = "revoked"
@@ -91,17 +89,10 @@ class Revocation:
 
 def read(authority: bytes, statement: bytes) -> Revocation:
     """Return the revocation in a statement; raise BadRevocation if it is none of ours."""
-    if len(statement) > STATEMENT_MAX:
-        raise BadRevocation("it is too long")
     try:
-        body = authorities.read(authority, _CONTEXT, statement)
-        found = msgspec.msgpack.decode(body, type=_Body)
+        found = authorities.message_of(authority, _CONTEXT, statement, _Body, VERSION)
     except authorities.Unsigned as error:
         raise BadRevocation(f"the authority has not made it: {error}") from None
-    except NO_MESSAGE as error:
-        raise BadRevocation(f"it cannot be read: {error}") from None
-    if found.version != VERSION:
-        raise BadRevocation("it is of another version")
     return Revocation(found.name, found.number, found.when_s, found.by, found.why, statement)
 
 

@@ -6,10 +6,18 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from mrcd.handshake import certificate, revocation
-from mrcd.handshake.authority import Authority, Signer, Unsigned, read
+from mrcd.handshake.authority import (
+    STATEMENT_MAX,
+    Authority,
+    Signer,
+    Unsigned,
+    message_of,
+    read,
+)
 from mrcd.handshake.certificate import BadCertificate, Certificate
 from mrcd.handshake.datagram import MAX_BYTES, DatagramError
 from mrcd.handshake.identity import Secret, host_key, public_key, shared_psk
@@ -54,6 +62,25 @@ def test_statement_is_for_one_context() -> None:
     for key, context in ((public, b"two"), (AUTHORITY.public, b"one"), (b"no key", b"one")):
         with pytest.raises(Unsigned):
             read(key, context, statement)
+
+
+def test_message_of_a_statement_has_its_version_and_length() -> None:
+    class Body(msgspec.Struct, array_like=True):
+        version: int
+        text: bytes = b""
+
+    def said(body: Body) -> bytes:
+        return AUTHORITY.sign(b"one", msgspec.msgpack.encode(body))
+
+    assert message_of(AUTHORITY.public, b"one", said(Body(3)), Body, 3) == Body(3)
+    longest = Body(3, bytes(STATEMENT_MAX - len(said(Body(3, bytes(32)))) + 32))
+    assert message_of(AUTHORITY.public, b"one", said(longest), Body, 3) == longest
+    for body, why in (
+        (Body(2), "version 2, this daemon reads 3"),
+        (Body(3, longest.text + b"x"), "257 bytes, more than 256"),
+    ):
+        with pytest.raises(Unsigned, match=why):
+            message_of(AUTHORITY.public, b"one", said(body), Body, 3)
 
 
 def test_certificate_is_read_again() -> None:
