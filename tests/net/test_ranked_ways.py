@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -185,7 +184,7 @@ def test_cable_that_comes_back_does_not_share_with_the_longer_way(hosts: Ranked)
     hosts.cut("a", "b", up=True)
     both: list[list[int]] = []
     before, deadline = hosts.sent("a"), time.monotonic() + FOLLOWED_S
-    last: list[Any] = [False] * 5
+    last = [False] * 5
     while not all(last):
         assert time.monotonic() < deadline, "the cable carries data again"
         time.sleep(SAMPLE_S)
