@@ -41,7 +41,8 @@ class PeerTable:
     those that this host keeps as standby for all peers, and `far` those that are so because the way
     is far longer than others.
 
-    Turns of planes go by what they carry: by the lesser of both hosts' rates.
+    Turns of planes go by what they carry: by the lesser of both hosts' rates, and of what is in
+    between where that is known.
     """
 
     def __init__(self, datapath: Datapath, config: Current) -> None:
@@ -330,6 +331,8 @@ class PeerTable:
     def weights(self, peer: str) -> int:
         """Return the parts of a turn that planes to a peer get by what they carry (carried.py)."""
         rates = carried.common(self.rates, self._their_rates.get(peer, ()))
+        if (known := self._config().by_name.get(peer)) is not None:
+            rates = carried.common(rates, [rank.mbps for rank in known.host.ranks])
         spare = self.spare.get(peer, 0) | self.far.get(peer, 0)
         return carried.weights(rates, self._config().standby | spare)
 

@@ -13,6 +13,7 @@ from mrcd.datapath.peertable import EQUAL_SHARES
 from mrcd.datapath.prefixes import key_of
 from mrcd.datapath.qptable import QpTable
 from mrcd.fabric import usid
+from mrcd.fabric.ranking import Rank
 from mrcd.handshake import LocalQp, Memory, Offer, RemoteQp
 from mrcd.linux import bpf
 from mrcd.wire.abi import ABI
@@ -262,6 +263,14 @@ def test_turns_of_planes_go_by_the_lesser_of_both_hosts_rates(rig: Rig) -> None:
     assert weights("h3") == [128, 128, 64, 64]
     peers.set_planes("h2", 0b0110)  # what else is said of a peer changes nothing
     assert weights("h2") == [128, 32, 64, 128]
+    slow = tuple(Rank(mbps=mbps) for mbps in (1_000, 1_000, 1_000, 10))
+    h2 = rig.current.by_name["h2"]
+    rig.current = replace(
+        rig.current,
+        peers=(replace(h2, host=replace(h2.host, ranks=slow)), rig.current.by_name["h3"]),
+    )
+    peers.set_planes("h2", 0b1111)
+    assert weights("h2") == [128, 32, 64, 1]  # what the way leads through is the least
     peers.set_rates(())
     assert weights("h3") == [128] * PLANES
 

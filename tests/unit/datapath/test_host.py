@@ -11,7 +11,6 @@ import pytest
 
 from mrcd.config import config
 from mrcd.config.config import Config
-from mrcd.config.network import Nic
 from mrcd.datapath import carried, host, tuning
 from mrcd.fabric import description
 from mrcd.linux import ethtool
