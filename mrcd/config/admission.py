@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, replace
 from ipaddress import ip_network
 
 from mrcd.config.config import QPS_MAX_ALL, Config, Peer
-from mrcd.config.overlap import Prefix, meet
-from mrcd.config.reserved import Reserved
+from mrcd.config.overlap import Prefix
 from mrcd.fabric import digest
 from mrcd.fabric import hosts as of
 from mrcd.fabric.hosts import Host
@@ -160,10 +159,9 @@ def _unfit_in_network(config: Config, host: Host) -> str | None:
         return f"{name} is here already"
     if len(host.endpoints) != config.fabric.planes:
         return f"{name} has addresses on {len(host.endpoints)} planes of {config.fabric.planes}"
-    for other in config.peers:
-        if taken := {end for _plane, end in host.places} & {*other.host.endpoints}:
-            where = min(map(str, taken))
-            return f"{name} is at {where}, where {other.name} is; {_mend(config, other.name)}"
+    at = config.claimed.at
+    for where, other in sorted((str(e), at[e]) for _plane, e in host.places if e in at):
+        return f"{name} is at {where}, where {other} is; {_mend(config, other)}"
     return None
 
 
@@ -211,9 +209,7 @@ def _taken(config: Config, host: Host) -> str | None:
 
 
 def _unfit_addresses(config: Config, host: Host) -> str | None:
-    reserved, name = Reserved(config.fabric), host.name
-    used = {address.network for other in config.fabric.hosts for address in other.addresses}
-    used |= {address.network for address in config.mrc0.addresses}
+    reserved, used, name = config.claimed.reserved, config.claimed.networks, host.name
     seen: set[Prefix] = set()
     for address in host.addresses:
         route, ip = ip_network(address.ip), address.ip
@@ -232,22 +228,9 @@ def _unfit_addresses(config: Config, host: Host) -> str | None:
         if route in seen:
             return f"{name} has the address {address} twice"
         seen.add(route)
-        if owner := _owner(config, route):
+        if owner := config.claimed.owners.of(route):
             return f"{name}'s address {address} belongs to {owner}; {_mend(config, owner)}"
     return None if host.addresses else f"{name} has no address of mrc0"
-
-
-def _owner(config: Config, route: Prefix) -> str | None:
-    """Return who has an address, by its entry or by a prefix that leads there."""
-    if any(meet(route, own) for own in config.own_prefixes):
-        return config.host.name
-    for peer in config.peers:
-        if any(meet(route, prefix) for prefix in peer.allowed):
-            return peer.name
-    for other in config.fabric.hosts:
-        if any(meet(route, prefix) for prefix in other.prefixes):
-            return other.name
-    return None
 
 
 def _too_many(config: Config) -> str | None:

@@ -28,7 +28,7 @@ from mrcd.config import network as without_fabric
 from mrcd.config import redundant
 from mrcd.config.key import read
 from mrcd.config.network import Nic
-from mrcd.config.overlap import Claim, Prefix, overlaps
+from mrcd.config.overlap import Claim, Owners, Prefix, overlaps
 from mrcd.config.reserved import Reserved, clashes
 from mrcd.config.sections import Keys, Service, Transport
 from mrcd.config.table import Table, suggest
@@ -83,6 +83,16 @@ class Metrics:
 
 
 @dataclass(frozen=True, slots=True)
+class Claimed:
+    """Owners of inner prefixes, the planes' ranges, endpoints of peers, and networks of mrc0."""
+
+    owners: Owners
+    reserved: Reserved
+    at: Mapping[Address, str]
+    networks: frozenset[Prefix]
+
+
+@dataclass(frozen=True)
 class Peer:
     """A remote host and the inner prefixes whose packets go to it."""
 
@@ -151,6 +161,21 @@ class Config:
         return tuple(
             name for plane, name in enumerate(self.interfaces) if not self.standby >> plane & 1
         )
+
+    @cached_property
+    def claimed(self) -> Claimed:
+        """What hosts have, and another one cannot have."""
+        hosts_of = self.fabric.hosts
+        mine = [Claim(prefix, self.host.name) for prefix in self.own_prefixes]
+        theirs = [Claim(prefix, peer.name) for peer in self.peers for prefix in peer.allowed]
+        listed = [Claim(prefix, host.name) for host in hosts_of for prefix in host.prefixes]
+        at: dict[Address, str] = {}
+        for peer in self.peers:
+            for end in peer.host.endpoints:
+                at.setdefault(end, peer.name)
+        addresses = (*self.mrc0.addresses, *(a for host in hosts_of for a in host.addresses))
+        networks = frozenset(address.network for address in addresses)
+        return Claimed(Owners([*mine, *theirs, *listed]), Reserved(self.fabric), at, networks)
 
     @property
     def own_prefixes(self) -> tuple[Prefix, ...]:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network
 from typing import Generic, TypeVar
@@ -42,6 +42,28 @@ def overlaps(claims: Sequence[Claim[T]]) -> list[tuple[Claim[T], Claim[T]]]:
 
 def _place(network: Prefix) -> tuple[int, int, int]:
     return network.version, int(network.network_address), network.prefixlen
+
+
+class Owners:
+    """Finds who owns a prefix, also among thousands, without a look at each of them."""
+
+    def __init__(self, claims: Iterable[Claim[str]]) -> None:
+        self._alone: dict[Prefix, tuple[int, str]] = {}
+        self._wide: list[tuple[int, Claim[str]]] = []
+        for number, claim in enumerate(claims):
+            if claim.network.prefixlen == claim.network.max_prefixlen:
+                self._alone.setdefault(claim.network, (number, claim.owner))
+            else:
+                self._wide.append((number, claim))
+
+    def of(self, network: Prefix) -> str | None:
+        """Return the owner of the first claim that overlaps a prefix; None if there is none."""
+        found = [(n, each.owner) for n, each in self._wide if meet(network, each.network)][:1]
+        if network.prefixlen == network.max_prefixlen:
+            found += [self._alone[network]] if network in self._alone else []
+        else:
+            found += [place for alone, place in self._alone.items() if meet(network, alone)]
+        return min(found)[1] if found else None
 
 
 def meet(one: Prefix, other: Prefix) -> bool:

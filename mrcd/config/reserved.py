@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from ipaddress import ip_network
 
-from mrcd.config.overlap import Claim, Prefix, meet, overlaps
+from mrcd.config.overlap import Claim, Owners, Prefix, overlaps
 from mrcd.fabric import hosts
 from mrcd.fabric.description import Fabric
 
@@ -15,32 +15,26 @@ class Reserved:
     """The ranges of the planes, whose packets must not be sprayed. `fabric` None: no ranges."""
 
     def __init__(self, fabric: Fabric | None) -> None:
-        self._ranges: list[tuple[str, Prefix]] = []
-        if fabric is not None and not fabric.described:
-            self._ranges = [
-                ("the source addresses of cells", fabric.underlay6),
-                *(
-                    (f"{host.name}'s endpoint on plane {plane},", ip_network(address))
-                    for host in fabric.hosts
-                    for plane, address in host.places
-                ),
-            ]
-        elif fabric is not None:
-            self._ranges = [
-                ("the uSID block", fabric.block),
-                ("the planes' IPv6 range", fabric.underlay6),
-                *(
-                    (f"plane {plane}'s IPv4 range", fabric.plane_prefix4(plane))
-                    for plane in range(fabric.planes)
-                ),
-            ]
+        self._ranges = Owners(Claim(own, f"{what} {own}") for what, own in _ranges(fabric))
 
     def clash(self, network: Prefix) -> str | None:
         """Return the name of the range that a prefix overlaps, or None if there is none."""
-        for what, own in self._ranges:
-            if meet(network, own):
-                return f"{what} {own}"
-        return None
+        return self._ranges.of(network)
+
+
+def _ranges(fabric: Fabric | None) -> Iterator[tuple[str, Prefix]]:
+    if fabric is None:
+        return
+    if not fabric.described:
+        yield "the source addresses of cells", fabric.underlay6
+        for host in fabric.hosts:
+            for plane, address in host.places:
+                yield f"{host.name}'s endpoint on plane {plane},", ip_network(address)
+        return
+    yield "the uSID block", fabric.block
+    yield "the planes' IPv6 range", fabric.underlay6
+    for plane in range(fabric.planes):
+        yield f"plane {plane}'s IPv4 range", fabric.plane_prefix4(plane)
 
 
 def clashes(fabric: Fabric) -> Iterator[tuple[str, str]]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import cProfile
 from dataclasses import replace
 from ipaddress import ip_address, ip_interface, ip_network
 from pathlib import Path
@@ -352,3 +353,21 @@ def test_invited_host_knows_peers_by_their_keys(tmp_path: Path) -> None:
 def test_discover_is_not_for_fabrics(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"is for \[\[plane\]\]s"):
         made(tmp_path, TEXT + "discover = true\n")
+
+
+def test_whether_a_host_fits_does_not_take_longer_among_many(tmp_path: Path) -> None:
+    """Hosts that wait are judged again and again; 500 of them against 500 took the daemon."""
+    text = NETWORK.replace("/24", "/16").replace("fd99::1/16", "fd99::1/64")
+
+    def steps(count: int) -> int:
+        there = made(tmp_path, text.replace("admit_max = 3", "admit_max = 1000"))
+        for n in range(count):
+            there = admission.with_host(there, met(f"h{n}", n + 2, f"10.99.{n >> 8}.{n & 255}/16"))
+        new = met("new", 9999, "10.99.9.9/16")
+        assert admission.why_not(there, new, 0) is None
+        profile = cProfile.Profile()
+        assert profile.runcall(lambda: admission.why_not(there, new, 0)) is None
+        return sum(each.callcount for each in profile.getstats())
+
+    steps(4)
+    assert steps(256) <= steps(16) + 16

@@ -9,7 +9,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mrcd.config.overlap import Claim, Prefix, overlaps
+from mrcd.config.overlap import Claim, Owners, Prefix, overlaps
 
 narrow4 = st.tuples(st.integers(0, 7), st.integers(28, 32)).map(
     lambda pair: IPv4Network((0x0A000000 | pair[0], pair[1]), strict=False)
@@ -39,3 +39,28 @@ def test_overlaps__twenty_thousand_take_no_minutes() -> None:
     began = time.process_time()
     assert overlaps(claims) == []
     assert time.process_time() - began < 5
+
+
+def test_owner_is_that_of_the_first_claim() -> None:
+    claims = [
+        ("one", "10.9.0.1/32"),
+        ("behind", "10.9.1.0/24"),
+        ("two", "10.9.1.7/32"),
+        ("again", "10.9.0.1/32"),
+        ("six", "fd00::1/128"),
+        ("early", "10.9.2.7/32"),
+        ("late", "10.9.2.0/24"),
+    ]
+    owners = Owners(Claim(ip_network(text), owner) for owner, text in claims)
+
+    def of(text: str) -> str | None:
+        return owners.of(ip_network(text))
+
+    assert of("10.9.0.1/32") == "one"
+    assert of("10.9.1.7/32") == "behind", "claimed before the address alone"
+    assert of("10.9.2.7/32") == "early"
+    assert of("10.9.2.8/32") == "late"
+    assert of("fd00::1/128") == "six"
+    assert of("10.9.0.0/16") == "one", "a wide one meets addresses as well"
+    assert of("10.9.3.1/32") is None
+    assert of("fd00::2/128") is None
