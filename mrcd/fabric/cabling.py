@@ -142,6 +142,22 @@ class Cabling:
         rates = self.nodes[name].mbps(nic), self.nodes[other].mbps(theirs)
         return min(filter(None, rates), default=0)
 
+    @cached_property
+    def _forwarding(self) -> bool:
+        return any(node.forwards for node in self.nodes.values())
+
+    def _direct(self, one: str, other: str) -> list[Joint]:
+        """Return the joints of a host with another one, in the order of `_joints`.
+
+        The host that knows fewer is asked: ours knows all, and most others know ours alone.
+        """
+        near, there = self.nodes[one].near, self.nodes[other].near
+        if len(near) <= len(there):
+            found = [joint for joint in near if joint[1] == other]
+        else:
+            found = [(nic, other, theirs) for theirs, name, nic in there if name == one]
+        return sorted(joint for joint in found if joint in near and self._is_mutual(one, joint))
+
     def _is_mutual(self, name: str, joint: Joint) -> bool:
         nic, other, theirs = joint
         there = self.nodes.get(other)
@@ -177,7 +193,9 @@ class Cabling:
     def _best(self, one: str, other: str, taken: _Taken) -> Way | None:
         """Return the best way that avoids what is taken: the shortest, or one clearly faster."""
         best = self._shortest(one, other, taken)
-        if best is None or not Rank(best.relays + 1, max(self._rates, default=0)).beats(best.rank):
+        if best is None or not self._forwarding:
+            return best
+        if not Rank(best.relays + 1, max(self._rates, default=0)).beats(best.rank):
             return best
         for least in self._rates:
             if least <= best.mbps:
@@ -189,12 +207,29 @@ class Cabling:
                 best = way
         return best
 
+    def _widest(self, one: str, other: str, taken: _Taken, least: int) -> Way | None:
+        """Return the direct way of most rate that avoids what is taken, as `_shortest` does."""
+        rated = [(joint, self._mbps(one, joint)) for joint in self._direct(one, other)]
+        free = [
+            (joint, mbps)
+            for joint, mbps in rated
+            if mbps >= least and not taken.has(one, other, one, joint)
+        ]
+        if not free:
+            return None
+        (nic, _other, theirs), mbps = max(free, key=lambda each: each[1] or _UNLIMITED)
+        return Way(((one, -1, nic), (other, theirs, -1)), mbps)
+
     def _shortest(self, one: str, other: str, taken: _Taken, least: int = 0) -> Way | None:
         """Return the shortest way that avoids what is taken; of several, the one of most rate.
 
         `least`: by joints only that are known to have this rate, in Mb/s, or more. An unknown rate
         limits nothing otherwise. Where ways are alike the first one in the order of joints counts.
         """
+        if (direct := self._widest(one, other, taken, least)) is not None:
+            return direct
+        if not self._forwarding:
+            return None
         needed = min(self.nodes[one].mtu, self.nodes[other].mtu)
         before: _Before = {one: ("", -1, -1, 0)}
         width = {one: _UNLIMITED}

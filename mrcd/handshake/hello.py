@@ -15,7 +15,7 @@ from __future__ import annotations
 import hmac
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from ipaddress import ip_address
 from typing import Any, Final
 
@@ -99,6 +99,9 @@ class Hello:
         return self.said.run
 
 
+_FIELDS: Final = tuple(each.name for each in fields(Said))
+
+
 def spaced_s(period_s: float, hosts: int, nics: int) -> float:
     """Return the time between two Hellos: `period_s`, or more where there are many hosts."""
     return max(period_s, hosts * nics / _PER_S)
@@ -141,7 +144,9 @@ def _json(content: object) -> bytes:
 
 def _plain(said: Said) -> dict[str, Any]:
     """Return what JSON has of it: pairs of NICs as pairs of masks, which are few in any network."""
-    return {**asdict(said), "heard": {name: _masks(pairs) for name, pairs in said.heard.items()}}
+    plain = {name: getattr(said, name) for name in _FIELDS}
+    plain["heard"] = {name: _masks(pairs) for name, pairs in said.heard.items()}
+    return plain
 
 
 def _masks(pairs: Iterable[Pair]) -> list[Pair]:
@@ -159,10 +164,13 @@ def _pairs(masks: Iterable[Pair]) -> tuple[Pair, ...]:
     return tuple(sorted(
         (own, other)
         for owns, others in masks
-        for own in range(NICS_MAX)
-        for other in range(NICS_MAX)
-        if int(owns) >> own & 1 and int(others) >> other & 1
+        for own in _bits(int(owns))
+        for other in _bits(int(others))
     ))  # fmt: skip
+
+
+def _bits(mask: int) -> list[int]:
+    return [bit for bit in range(NICS_MAX) if mask >> bit & 1]
 
 
 def decode(datagram: bytes, key: bytes) -> Hello:

@@ -8,7 +8,7 @@ import contextlib
 import random
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from ipaddress import IPv6Address
 from typing import Final
@@ -32,8 +32,12 @@ FAREWELLS: Final = 3
 LOOK_S: Final = 0.05
 """Hellos come in swarms: what follows from them is looked at together after this time ..."""
 AGAIN_S: Final = 0.25
-"""... and again after this, while some host is not settled or no peer yet."""
-SAID_MAX: Final = 1024
+"""... and again after this, while some host is not settled or no peer yet ..."""
+LOOK_HOST_S: Final = 0.002
+"""... but at least this time for each host later, since all are looked at."""
+EARLY: Final = 0.25, 0.75
+"""An answer comes after between these parts of the time it has: not all hosts answer at once."""
+SAID_MAX: Final = 8192
 """Hellos that are kept, so that one which is said again need not be read again."""
 
 
@@ -83,12 +87,14 @@ class Discovering:
         self._feel(now)
         self.meeting.set_rates(carried.says(self._config()))
         self._say()
-        self._look_soon()
+        self._look_soon(self.meeting.names)
         wanted_s = self.meeting.period_s(now_ns=now)
         if self._ask():
             wanted_s = min(wanted_s, ASKED_S)
-        period_s = spaced_s(wanted_s, self.meeting.count + 1, len(self._sockets))
-        self._timer = asyncio.get_running_loop().call_later(period_s, self._turn)
+        self._timer = asyncio.get_running_loop().call_later(self._spaced_s(wanted_s), self._turn)
+
+    def _spaced_s(self, period_s: float) -> float:
+        return spaced_s(period_s, self.meeting.count + 1, len(self._sockets))
 
     def _feel(self, now_ns: int) -> None:
         """Look which NICs have a link."""
@@ -97,15 +103,21 @@ class Discovering:
             if nic in nics and not has_carrier(sock, nic):
                 self.meeting.unplugged(nics.index(nic), now_ns=now_ns)
 
-    def _look_soon(self) -> None:
-        """Look at what has changed, after a moment in which more may come."""
+    def _look_soon(self, names: Iterable[str]) -> None:
+        """Look at what has changed, after a moment in which more may come.
+
+        `names` are those of hosts that were heard: all, or the one that has just spoken.
+        """
         if self._looking is not None:
             return
         known = self._config().by_name
         changed = self.meeting.version != self._version
-        if changed or any(name not in known for name in self.meeting.names):
-            loop = asyncio.get_running_loop()
-            self._looking = loop.call_later(LOOK_S, self._look)
+        if changed or any(name not in known for name in names):
+            self._look_after(LOOK_S)
+
+    def _look_after(self, wait_s: float) -> None:
+        wait_s = max(wait_s, LOOK_HOST_S * self.meeting.count)
+        self._looking = asyncio.get_running_loop().call_later(wait_s, self._look)
 
     def _look(self) -> None:
         """Say which hosts may be peers, and which ways lead to those that are."""
@@ -123,18 +135,17 @@ class Discovering:
                 ways.append(met)
         self._found(ways, self.meeting.handed_on())
         if pending:
-            loop = asyncio.get_running_loop()
-            self._looking = loop.call_later(AGAIN_S, self._look)
+            self._look_after(AGAIN_S)
         self._version = version
 
     def _hurry(self, period_s: float) -> None:
-        """Say Hello within this time: somebody waits for an answer."""
+        """Say Hello within this time, or what many hosts leave: somebody waits for an answer."""
         if self._timer is None:
             return
-        loop = asyncio.get_running_loop()
+        loop, period_s = asyncio.get_running_loop(), self._spaced_s(period_s)
         if self._timer.when() > loop.time() + period_s:
             self._timer.cancel()
-            self._timer = loop.call_later(period_s / 2, self._turn)
+            self._timer = loop.call_later(period_s * random.uniform(*EARLY), self._turn)
 
     # ---- sockets
 
@@ -258,7 +269,7 @@ class Discovering:
                 self._left(hello.name)
             return
         if self.meeting.hear(plane, source, hello, now_ns=now):
-            self._look_soon()
+            self._look_soon([hello.name])
         self._hurry(self.meeting.period_s(now_ns=now))
 
     def warnings(self) -> list[str]:
@@ -269,6 +280,7 @@ class Discovering:
             *self.meeting.twice(now_ns=time.monotonic_ns()),
             *self.meeting.refusals.values(),
             *self.meeting.refusers,
+            *self.meeting.crowded,
             *(reason for nic, reason in self._refused.items() if nic not in self._sockets),
         ]
 

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from mrcd.fabric.cabling import Node
+from mrcd.fabric.hosts import Host
 from mrcd.handshake.hello import Hello, Pair, Said
 
 KNOWN_MAX: Final = 2048
@@ -19,7 +21,8 @@ class Other:
 
     `spoke_ns` is when it was last heard beyond the first time. `seen` has its address and when it
     was heard, by our plane and the place of its NIC. `confirmed` has those of these pairs on which
-    it has heard us.
+    it has heard us, and `compared` is what they were taken from. `node` is the host in the graph,
+    until there is news; `joined` is its entry, and on how many planes that is reached directly.
     """
 
     said: Said
@@ -30,6 +33,15 @@ class Other:
     hello: Hello | None = None
     seen: dict[Pair, tuple[str, int]] = field(default_factory=dict)
     confirmed: set[Pair] = field(default_factory=set)
+    compared: Said | None = None
+    node: Node | None = None
+    joined: tuple[Host | None, int] = None, 0
+
+    def hear_again(self, now_ns: int) -> None:
+        """Note that it has spoken."""
+        self.heard_ns = now_ns
+        if now_ns > self.began_ns:
+            self.spoke_ns = now_ns
 
     @property
     def address_of(self) -> dict[int, str]:
@@ -76,6 +88,8 @@ class Others:
     def runs(self, name: str) -> list[Other]:
         """Return the runs of a host, the oldest first."""
         found = self._runs.get(name, {}).values()
+        if len(found) < 2:
+            return list(found)
         return sorted(found, key=lambda other: (other.said.born_ns, other.began_ns))
 
     def run_of(self, name: str) -> Other | None:
@@ -86,6 +100,8 @@ class Others:
         runs = self._runs.get(name)
         if not runs:
             return None
-        found = self.runs(name) if len(runs) > 1 else list(runs.values())
+        if len(runs) == 1:
+            return next(iter(runs.values()))
+        found = self.runs(name)
         alive = (other for other in found if other.spoke_ns > found[-1].began_ns)
         return next(alive, found[-1])

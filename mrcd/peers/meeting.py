@@ -9,8 +9,9 @@ other; where hosts forward, ways through them count as well (cabling.py).
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from ipaddress import ip_address
 from typing import Final
 
@@ -19,7 +20,7 @@ from mrcd.fabric import network, ranking
 from mrcd.fabric.cabling import Cabling, Handed, Joint, Node, Way
 from mrcd.fabric.hosts import Address, Host
 from mrcd.fabric.ranking import Rank
-from mrcd.handshake.hello import HOSTS_MAX, NICS_MAX, Hello, Pair, Said, fitting
+from mrcd.handshake.hello import HOSTS_MAX, NICS_MAX, Hello, Said, fitting
 from mrcd.peers.heard import Other, Others
 
 SECOND: Final = 1_000_000_000
@@ -38,6 +39,12 @@ SETTLED_NS: Final = SECOND * 6 // 10
 TWICE_NS: Final = 15 * SECOND
 """Two hosts with one name are named for this time after both were heard."""
 _RUN_BITS: Final = 64
+BEYOND_MAX: Final = 16
+"""So many hosts that are too many for a Hello are told of it in each."""
+TOO_MANY: Final = (
+    f"hosts hand packets on here, and a host then hears at most {HOSTS_MAX} others by its own NICs:"
+    " use fewer hosts on one network, or `forward = false` on all"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +83,7 @@ class Meeting:
         self._seq = 0
         self._before: Said | None = None
         self._turn = 0
+        self._waited = 0  # place of the first of those that wait that the next Hello speaks of
         self._others = Others()
         self._refused: dict[str, str] = {}
         self._refusers: dict[str, str] = {}
@@ -123,6 +131,8 @@ class Meeting:
     def hello(self, plane: int, *, leaving: bool = False) -> Hello:
         """Return what to say on a plane now."""
         config = self._config()
+        if plane == 0:
+            self._waited += HOSTS_MAX
         said = self._numbered(self._said(leaving=leaving), plane)
         return Hello(
             said=said,
@@ -130,7 +140,7 @@ class Meeting:
             done=True,
             member=True,
             seeks=tuple(name for name in said.heard if self._seeks(name)),
-            refused={name: why for name, why in self._refused.items() if name in said.heard},
+            refused=self._unfit(said.heard),
             told=self._told(plane) if config.keys.forward else (),
         )
 
@@ -147,12 +157,6 @@ class Meeting:
 
     def _said(self, *, leaving: bool) -> Said:
         config, whole = self._config(), self.whole
-        heard: dict[str, tuple[Pair, ...]] = {}
-        for other in self._others:
-            if len(heard) == HOSTS_MAX:
-                break
-            if other.hello is not None and (whole or self._waits(other.hello)):
-                heard[other.said.name] = tuple(sorted(other.seen))
         own = config.host.endpoints
         return Said(
             name=config.host.name,
@@ -161,14 +165,45 @@ class Meeting:
             seq=0,
             nics=config.fabric.planes,
             inner=tuple(str(address.ip) for address in config.mrc0.addresses),
-            addresses=tuple("" if each.is_unspecified else str(each) for each in own),
+            addresses=tuple(map(_text, own)),
             rates=self._rates if len(self._rates) == config.fabric.planes else (),
-            heard=heard,
+            heard={other.said.name: tuple(sorted(other.seen)) for other in self._listed(whole)},
             whole=whole,
             forwards=config.keys.forward,
             mtu=config.fabric.mtu,
             leaving=leaving,
         )
+
+    def _listed(self, whole: bool) -> Iterable[Other]:
+        """Return the hosts of which the next Hello says where they are heard.
+
+        Where more wait than one Hello speaks of they take turns; where all have to be in each
+        Hello, those beyond are refused.
+        """
+        if whole:
+            return list(self._near().values())[:HOSTS_MAX]
+        waiting = {
+            other.said.name: other
+            for other in self._others
+            if other.hello is not None and self._waits(other.hello)
+        }
+        if len(waiting) <= HOSTS_MAX:
+            return waiting.values()
+        every, first = list(waiting.values()), self._waited % len(waiting)
+        return [*every[first:], *every[:first]][:HOSTS_MAX]
+
+    def _near(self) -> dict[str, Other]:
+        """Return the hosts that are heard themselves, those first that were heard first."""
+        return {other.said.name: other for other in self._others if other.hello is not None}
+
+    def _beyond(self) -> list[str]:
+        """Return the hosts that are heard, and are too many for a Hello, where hosts forward."""
+        return list(self._near())[HOSTS_MAX:] if self.whole else []
+
+    def _unfit(self, listed: Mapping[str, object]) -> dict[str, str]:
+        """Return why hosts cannot be peers, for those in a Hello, and some of those beyond."""
+        found = {name: why for name, why in self._refused.items() if name in listed}
+        return found | dict.fromkeys(self._beyond()[:BEYOND_MAX], TOO_MANY)
 
     def _told(self, plane: int) -> tuple[Said, ...]:
         """Return what to tell of others on a plane: those that speak there need not be told of."""
@@ -201,7 +236,11 @@ class Meeting:
         if other is None:
             return False
         on = {plane for plane, _theirs in other.seen}
-        joined = sum(known.host.via(plane) is None for plane, _end in known.host.places)
+        if other.joined[0] is not known.host:
+            places = known.host.places
+            joined = sum(known.host.via(plane) is None for plane, _end in places)
+            other.joined = known.host, joined
+        joined = other.joined[1]
         return joined < min(len(on), len({theirs for _plane, theirs in other.seen}))
 
     # ---- what is heard
@@ -226,8 +265,11 @@ class Meeting:
             self._asked_until_ns = now_ns + ASKED_NS
             if moved or before is None or before.said.heard != hello.said.heard:
                 self.begin(now_ns=now_ns)
-        self._take(other, hello.said, now_ns)
-        self._confirm(other, hello.said, now_ns)
+        if other.said is other.compared and other.said == hello.said:
+            other.hear_again(now_ns)
+        else:
+            self._take(other, hello.said, now_ns)
+            self._confirm(other, hello.said, now_ns)
         self._compare_runs(other, source, now_ns)
         for said in hello.told:
             self._hear_of(said, now_ns)
@@ -258,15 +300,13 @@ class Meeting:
 
     def _take(self, other: Other, said: Said, now_ns: int) -> None:
         """Keep the newest that a host has said."""
-        other.heard_ns = now_ns
-        if now_ns > other.began_ns:
-            other.spoke_ns = now_ns
+        other.hear_again(now_ns)
         before, other.said = other.said, said
         if _content(before) != _content(said):
             self._news(other, now_ns)
 
     def _news(self, other: Other, now_ns: int) -> None:
-        other.news_ns = now_ns
+        other.news_ns, other.node = now_ns, None
         self._changed()
         if self.whole:
             self.begin(now_ns=now_ns)  # others are told
@@ -277,6 +317,7 @@ class Meeting:
 
     def _confirm(self, other: Other, said: Said, now_ns: int) -> None:
         """Note on which pairs of NICs a host hears us."""
+        other.compared = said
         ours = self._config().host.name
         if ours in said.heard:
             found = {(plane, theirs) for theirs, plane in said.heard[ours]}
@@ -317,12 +358,15 @@ class Meeting:
 
     def _nodes(self) -> Iterator[Node]:
         config = self._config()
-        ours, near = config.host.name, set[Joint]()
+        ours, near, beyond = config.host.name, set[Joint](), {*self._beyond()}
         for name in self._others.names:
             other = self._others.run_of(name)
             assert other is not None
-            near |= {(plane, name, theirs) for plane, theirs in other.seen}
-            yield _node(other, ours)
+            if name not in beyond:
+                near |= {(plane, name, theirs) for plane, theirs in other.seen}
+            if other.node is None:
+                other.node = _node(other, ours)
+            yield other.node
         yield Node(
             ours,
             tuple(str(plane) for plane in range(config.fabric.planes)),  # nobody is sent there
@@ -332,9 +376,9 @@ class Meeting:
             self._rates,
         )
 
-    def met(self, *, now_ns: int) -> Iterator[Met]:
-        """Yield the hosts to which ways lead, or that are heard."""
-        for name in sorted(self._others.names):
+    def met(self, *, now_ns: int, names: Iterable[str] | None = None) -> Iterator[Met]:
+        """Yield the hosts to which ways lead, or that are heard: all, or those with these names."""
+        for name in sorted(self._others.names if names is None else names):
             other = self._others.run_of(name)
             if other is not None:
                 yield self._met(other, now_ns)
@@ -347,13 +391,13 @@ class Meeting:
 
         def end(plane: int) -> Address:
             way = by_plane.get(plane)
-            return nowhere if way is None else ip_address(self.graph.last_address(way))
+            return nowhere if way is None else _address(self.graph.last_address(way))
 
         def via(plane: int) -> Address:
             way = by_plane.get(plane)
             if way is None or not way.relays:
                 return nowhere
-            return ip_address(self.graph.next_address(way))
+            return _address(self.graph.next_address(way))
 
         ranks = {plane: way.rank for plane, way in by_plane.items()}
         quiet = now_ns - other.news_ns >= SETTLED_NS
@@ -384,6 +428,14 @@ class Meeting:
     def refusers(self) -> list[str]:
         """Which hosts do not take this one, a sentence for each."""
         return [f"{who} does not take this host: {why}" for who, why in self._refusers.items()]
+
+    @property
+    def crowded(self) -> list[str]:
+        """A sentence if more hosts are heard than a Hello speaks of where hosts forward."""
+        beyond = self._beyond()
+        if not beyond:
+            return []
+        return [f"{len(beyond)} hosts are not taken, {beyond[0]} first: {TOO_MANY}"]
 
     @property
     def refusals(self) -> Mapping[str, str]:
@@ -424,6 +476,16 @@ class Meeting:
         names = {*self._others.names}
         self._refused = {name: why for name, why in self._refused.items() if name in names}
         self._refusers = {name: why for name, why in self._refusers.items() if name in names}
+
+
+@lru_cache(maxsize=4096)
+def _address(text: str) -> Address:
+    return ip_address(text)
+
+
+@lru_cache(maxsize=64)
+def _text(address: Address) -> str:
+    return "" if address.is_unspecified else str(address)
 
 
 def kept(before: Host, after: Host) -> Host:

@@ -213,7 +213,9 @@ class Trust:
         Those that do are remembered as if they had shown it here.
         """
         voice = self.voice()
-        if voice is None or not hello.told:
+        if not hello.told:
+            return hello
+        if voice is None:
             return replace(hello, told=())
         kept = []
         for said in hello.told:

@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 import random
+import sys
 from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -26,6 +29,7 @@ from mrcd.peers.meeting import (
     FORGET_NS,
     FORWARDING_S,
     SECOND,
+    TOO_MANY,
     TWICE_NS,
     Meeting,
     Met,
@@ -434,3 +438,72 @@ def test_what_is_said_again_is_the_same() -> None:
     before = forwarding.hello(0).said.seq
     assert forwarding.hello(1).said.seq == before
     assert forwarding.hello(0).said.seq > before
+
+
+def crowd(one: Member, count: int, *, forwards: bool = False) -> None:
+    """Have a member hear as many hosts that are no peers of it; each of them hears it."""
+    hello = Member("b", "10.9.0.2").meeting.hello(0)
+    for number in range(count):
+        heard = {one.name: ((0, 0),)}
+        said = replace(
+            hello.said, name=f"h{number}", run=str(number), forwards=forwards, heard=heard
+        )
+        one.meeting.hear(0, f"fe80::{number + 1:x}", replace(hello, said=said), now_ns=0)
+
+
+def test_hosts_that_are_too_many_for_a_hello_take_turns() -> None:
+    """None waits for ever because others do: hosts that are refused, or cannot hear us."""
+    one, count = Member("a", "10.9.0.1"), 3 * HOSTS_MAX + 7
+    crowd(one, count)
+    turns = [one.meeting.hello(0).said.heard for _ in range(5)]
+    assert all(len(heard) == HOSTS_MAX for heard in turns)
+    assert len({name for heard in turns for name in heard}) == count
+    assert one.meeting.hello(0).said.heard != one.meeting.hello(0).said.heard
+    assert one.meeting.crowded == []
+
+
+def test_planes_say_the_same_of_those_that_wait() -> None:
+    one = Member("a", "10.9.0.1")
+    crowd(one, 2 * HOSTS_MAX)
+    assert one.meeting.hello(0).said == one.meeting.hello(1).said
+
+
+def test_host_beyond_those_of_a_hello_is_told_where_hosts_forward() -> None:
+    one = Member("a", "10.9.0.1", forward=True)
+    crowd(one, HOSTS_MAX)
+    assert one.meeting.crowded == []
+    assert one.meeting.hello(0).refused == {}
+    crowd(one, HOSTS_MAX + 2)
+    hello = one.meeting.hello(0)
+    beyond = f"h{HOSTS_MAX}", f"h{HOSTS_MAX + 1}"
+    assert len(hello.said.heard) == HOSTS_MAX
+    assert not {*beyond} & {*hello.said.heard}
+    assert hello.refused == dict.fromkeys(beyond, TOO_MANY)
+    assert one.meeting.crowded == [f"2 hosts are not taken, h{HOSTS_MAX} first: {TOO_MANY}"]
+    other = Member(beyond[0], "10.9.0.66")
+    other.meeting.hear(0, address("a", 0), hello, now_ns=0)
+    assert other.meeting.refusers == [f"a does not take this host: {TOO_MANY}"]
+
+
+def test_what_hellos_cost_grows_with_the_hosts_and_not_with_their_square() -> None:
+    """The joints of a host are not gone through for each of the others."""
+
+    def steps(count: int) -> int:
+        one = Member("a", "10.9.0.1")
+        crowd(one, count)
+        traced = 0
+
+        def trace(_frame: FrameType, _event: str, _arg: object) -> Any:
+            nonlocal traced
+            traced += 1
+            return trace
+
+        sys.settrace(trace)
+        try:
+            assert len([met for met in one.meeting.met(now_ns=SECOND) if met.ready]) == count
+        finally:
+            sys.settrace(None)
+        return traced
+
+    few = steps(100)
+    assert steps(400) < 5 * few
