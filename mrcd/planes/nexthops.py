@@ -32,6 +32,8 @@ ASK_S = 1.0
 ABSENT_S = 3.0
 """As long as the kernel asks for a neighbour that does not answer, it keeps an entry that it cannot
 drop (three questions, a second apart)."""
+SEEK_S = 2.0
+"""Time between two questions for a route that is lacking."""
 _TABLE_PART = 4
 """So much of the kernel's table, one part of this many, may be such entries of ours."""
 VERIFY_S = 2.0
@@ -81,6 +83,7 @@ class NextHops:
         self._turns = asyncio.Semaphore(max(1, neighbor_limit() // _TABLE_PART))
         self._mtu = 0
         self._measured = asyncio.Event()
+        self._seeking = False
 
     @property
     def all(self) -> Iterable[Hop]:
@@ -119,9 +122,28 @@ class NextHops:
         for hop in list(self._hops.values()):
             await self._look_up(hop)
         self._measured.set()
+        if self._lacking and not self._seeking:
+            self._seeking = True
+            self._tasks.spawn(self._seek())
         asked = self.ask()
         if asked:
             await asyncio.wait(asked, timeout=ASK_S)
+
+    @property
+    def _lacking(self) -> list[Hop]:
+        """The hops to peers to which no route is known, nor where one has led."""
+        return [hop for hop in self._hops.values() if hop.via is None and hop.mac is None]
+
+    async def _seek(self) -> None:
+        """Look again for routes that are lacking: one that was asked for too early has no news."""
+        try:
+            while self._lacking:
+                await asyncio.sleep(SEEK_S)
+                for hop in self._lacking:
+                    await self._look_up(hop)
+                self.ask()
+        finally:
+            self._seeking = False
 
     async def _look_up(self, hop: Hop) -> None:
         link = self._links[hop.plane]

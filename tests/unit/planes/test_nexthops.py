@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Coroutine
 from dataclasses import replace
 from ipaddress import ip_address
@@ -14,6 +15,7 @@ import pytest
 from mrcd.config.config import Peer
 from mrcd.fabric import network
 from mrcd.linux.interfaces import Link, NeighborChanged, Way
+from mrcd.linux.netlink import NetlinkFailed
 from mrcd.linux.privileged.requests import PlaceNeighbor, VerifyNeighbor
 from mrcd.planes import nexthops
 from mrcd.planes.nexthops import Hop, NextHops
@@ -183,6 +185,39 @@ def test_route_that_goes_leaves_the_neighbour_in_use() -> None:
         await bench.hops.find()
         assert (bench.hop().via, bench.hop().mac) == (None, ONE)
         assert bench.macs == [("p1", ONE)]
+
+    run(work())
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_route_that_is_lacking_is_looked_for_again(
+    fails: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No news may come: the question has failed, or was asked too early. The peer was silent."""
+    monkeypatch.setattr(nexthops, "SEEK_S", 0.01)
+
+    async def work() -> None:
+        bench, resolved = Bench(NEAR, FAR), asyncio.Event()
+        there, looked = bench.kernel.ways.pop(NEAR), list[str]()
+
+        async def way_to(_dev: str, ip: str) -> Way | None:
+            looked.append(ip)
+            if looked.count(NEAR) == 3:
+                bench.kernel.ways[NEAR] = there
+            if fails and ip not in bench.kernel.ways:
+                raise NetlinkFailed("look up a route", errno.ENODEV)
+            return bench.kernel.ways.get(ip)
+
+        monkeypatch.setattr(bench.kernel, "way_to", way_to)
+        monkeypatch.setattr(bench.hops, "_on_mac", lambda _hop: resolved.set())
+        await bench.hops.find()
+        await bench.hops.find()
+        assert looked == [NEAR, FAR, NEAR, FAR]
+        await resolved.wait()
+        assert (bench.hop().via, bench.hop().mac) == (NEAR, ONE)
+        assert bench.hops.leads_to("p1", 0)
+        assert not bench.hops.leads_to("p2", 0)
+        assert bench.failures == []
 
     run(work())
 
