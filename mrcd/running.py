@@ -116,13 +116,16 @@ class Running:
         )
         self.trust = Trust(state_dir, lambda: self.config, ties, self.admitted.findings)
         self.discovering = Discovering(
-            self._in_force, self._met, self._left, self._found, self.trust
+            self._in_force, self._met, self._left, self._found, self.trust, tasks, self._leads
         )
 
     def _in_force(self) -> Config:
         """Return the configuration with the addresses that are known now."""
         engine: Engine | None = getattr(self, "engine", None)
         return self.config if engine is None else engine.config
+
+    async def _leads(self, nic: str, address: str, source: str) -> bool:
+        return await self._nl.leads(nic, address, source)
 
     # ---- engines
 

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -35,6 +36,8 @@ FOLDER = "/run/mrcd/quick"
 STARTED_S = 120.0
 TOLD_S = 5.0
 """After this time it is said what mrcd waits for."""
+REFUSALS = (" does not take this host: ", "this host may not join: ", ": this host and one at ")
+"""By one of these, status says that waiting is of no use."""
 SAVED = ("mrcd.toml", "fabric.secret", "membership.json")
 """The files that are of use to the service."""
 
@@ -82,6 +85,14 @@ def quick() -> None:
     help="Hand packets on between the NICs, for hosts that have no network in common.",
 )
 @click.option(
+    "--seed",
+    "seeds",
+    multiple=True,
+    metavar="ADDRESS",
+    help="Find the others through a member's plane NIC with this address, where there are routers "
+    "in between; may be repeated. On the first host: its own.",
+)
+@click.option(
     "--invitation",
     type=click.File(),
     metavar="FILE",
@@ -100,6 +111,7 @@ def up(
     hosts: int,
     wait: int,
     forward: bool,
+    seeds: tuple[str, ...],
     invitation: TextIO | None,
     insecure: bool,
     bpffs: str | None,
@@ -110,13 +122,15 @@ def up(
 
     Run it on all hosts within a minute; each NIC becomes a plane, and two hosts share those whose
     networks both are on. They need one secret: it is asked for, or made and shown once. A host with
-    an invitation (`mrcctl invite`) needs none. Nothing is written but files in /run.
+    an invitation (`mrcctl invite`) needs none. Hosts behind routers need a seed as well: the
+    address of any member. Nothing is written but files in /run.
     """
     from cli.quick import files  # noqa: PLC0415
     from cli.quick.credentials import Credentials  # noqa: PLC0415
 
     where = undoing.here(socket, bpffs)
-    refuse_nics(nics)
+    refuse_nics(nics, link_local=not seeds)
+    _refuse_seeds(seeds, insecure=insecure, forward=forward)
     _refuse_second(where, folder)
     _refuse_firewall()
     if forward and insecure:
@@ -132,10 +146,10 @@ def up(
     try:
         undoing.write(folder, where, links)
         _raise_links(links)
-        credentials.join(nics, folder, wait)
-        plan = _agreed(own, given, nics, credentials, hosts, wait)
-        credentials.write(folder, given, plan)
-        text = files.configuration(own, given, nics, plan, by=credentials.file, forward=forward)
+        plan = _found(own, given, nics, credentials, folder, hosts, wait, seeds)
+        text = files.configuration(
+            own, given, nics, plan, by=credentials.file, forward=forward, seeds=seeds
+        )
         _write(folder, text)
     except BaseException:
         undoing.lower_links(links)
@@ -144,7 +158,7 @@ def up(
     from cli.lab import processes  # noqa: PLC0415
 
     try:
-        _start(folder, where, cache_dir, max(hosts - 1, len(plan.peers)), wait)
+        _start(folder, where, cache_dir, max(hosts - 1, len(plan.peers)), wait, bool(seeds))
     except CommandError as error:
         end = processes.end_of(folder / "mrcd.log")
         undoing.take_down(folder, where.socket)
@@ -232,8 +246,11 @@ def refuse_name(name: str) -> None:
         raise click.UsageError(f"{name!r} {wrong}: give --name")
 
 
-def refuse_nics(nics: Sequence[str]) -> None:
-    """Raise UsageError for NICs that can be no planes, and CommandError where IPv6 is off."""
+def refuse_nics(nics: Sequence[str], *, link_local: bool = True) -> None:
+    """Raise UsageError for NICs that can be no planes.
+
+    CommandError where IPv6 is off, and hosts are to be found by their link-local addresses.
+    """
     from mrcd.handshake.hello import NICS_MAX  # noqa: PLC0415
 
     twice = sorted({nic for nic in nics if nics.count(nic) > 1})
@@ -243,12 +260,12 @@ def refuse_nics(nics: Sequence[str]) -> None:
         raise click.UsageError(f"{len(nics)} NICs are too many: {NICS_MAX} planes at most")
     if "lo" in nics:
         raise click.UsageError("lo: other hosts are not behind the loopback interface")
-    off = [nic for nic in nics if _ipv6_is_off(nic)]
+    off = [nic for nic in nics if link_local and _ipv6_is_off(nic)]
     if off:
         keys = " ".join(f"net.ipv6.conf.{nic}.disable_ipv6=0" for nic in off)
         raise CommandError(
             f"IPv6 is off on {', '.join(off)}, and by it the hosts find each other: "
-            f"`sysctl -w {keys}`; or write the peers' IPv4 addresses into a file ([[plane]])"
+            f"`sysctl -w {keys}`; or name a member's IPv4 address by --seed"
         )
 
 
@@ -261,6 +278,28 @@ def _ipv6_is_off(nic: str) -> bool:
         return (folder / nic / "disable_ipv6").read_text().strip() == "1"
     except OSError:  # there is no such NIC, which is said later
         return False
+
+
+def _refuse_seeds(seeds: Sequence[str], *, insecure: bool, forward: bool) -> None:
+    """Raise UsageError for seeds that can be none, or not with the other options."""
+    if seeds and insecure:
+        raise click.UsageError("--seed needs a secret: by it members know each other")
+    if seeds and forward:
+        raise click.UsageError(
+            "--seed and --forward: the one is for hosts behind routers, the other for hosts that "
+            "are joined by cables; leave one of the two out"
+        )
+    versions = set()
+    for seed in seeds:
+        try:
+            versions.add(ip_address(seed).version)
+        except ValueError:
+            raise click.UsageError(
+                f"--seed {seed}: is not an address; give that of a member's plane NIC, without a "
+                "port"
+            ) from None
+    if len(versions) > 1:
+        raise click.UsageError("--seed: all have to be IPv4, or all IPv6, as the planes are")
 
 
 def _refuse_others() -> None:
@@ -360,6 +399,32 @@ def _refuse_exposed(file: TextIO) -> None:
         )
 
 
+def _found(
+    name: str,
+    addresses: Sequence[str],
+    nics: Sequence[str],
+    credentials: Credentials,
+    folder: Path,
+    hosts: int,
+    wait: int,
+    seeds: Sequence[str],
+) -> Plan:
+    """Return what hosts were found, with the files by which they are known written.
+
+    With seeds it is mrcd that finds them.
+    """
+    from cli.quick.discovery import Plan  # noqa: PLC0415
+
+    if seeds:
+        credentials.leave_joining(folder)
+        plan = Plan(tuple(range(len(nics))), ())
+    else:
+        credentials.join(nics, folder, wait)
+        plan = _agreed(name, addresses, nics, credentials, hosts, wait)
+    credentials.write(folder, addresses, plan)
+    return plan
+
+
 def _agreed(
     name: str,
     addresses: Sequence[str],
@@ -433,9 +498,17 @@ def _write(folder: Path, text: str) -> None:
 
 
 def _start(
-    folder: Path, where: undoing.Places, cache_dir: str | None, peers: int, wait_s: int
+    folder: Path,
+    where: undoing.Places,
+    cache_dir: str | None,
+    peers: int,
+    wait_s: int,
+    seeded: bool,
 ) -> None:
-    """Start mrcd with the folder's configuration, and wait until so many peers are connected."""
+    """Start mrcd with the folder's configuration, and wait until so many peers are connected.
+
+    `seeded`: it has to find them, and says why not.
+    """
     from cli.lab.processes import daemon_command  # noqa: PLC0415
 
     command = [*daemon_command(), "--config", str(folder / "mrcd.toml")]
@@ -446,23 +519,32 @@ def _start(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
     (folder / "pid").write_text(f"{process.pid}\n")
-    began, told = time.monotonic(), False
+    began, told = time.monotonic(), ""
     with Compiling([folder / "mrcd.log"]) as compiling:
         while (now := _status(where.socket)) is None or now.peers_up < max(peers, now.peers_total):
             compiling.look()
             if process.poll() is not None:
                 raise CommandError(f"mrcd ended with {process.returncode}")
             if now is not None and not now.peers_up:
-                refused = [text for text in now.warnings if " does not take this host: " in text]
+                every = [*now.warnings, *now.reasons]
+                refused = [text for text in every if any(each in text for each in REFUSALS)]
                 if refused:
                     raise CommandError("; ".join(refused))
             limit_s = STARTED_S if now is None or now.peers_total >= peers else wait_s
             if time.monotonic() > began + limit_s:
                 raise CommandError(f"not within {limit_s:.0f} s: {_unfinished(now, peers)}")
-            if now is not None and not told and time.monotonic() > began + TOLD_S:
-                told = True
-                click.echo(f"waiting: {_unfinished(now, peers)}", err=True)
+            waiting = "" if now is None else _waiting(now, peers, began, seeded)
+            if waiting and waiting != told and (seeded or not told):
+                told = waiting
+                click.echo(f"waiting: {waiting}", err=True)
             time.sleep(0.1)
+
+
+def _waiting(now: Status, peers: int, began_s: float, seeded: bool) -> str:
+    """Return what is to be said of the wait by now: "" for nothing."""
+    if seeded and not now.peers_up:
+        return "; ".join(now.warnings)
+    return _unfinished(now, peers) if time.monotonic() > began_s + TOLD_S else ""
 
 
 def _unfinished(now: Status | None, peers: int) -> str:

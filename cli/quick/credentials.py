@@ -76,6 +76,13 @@ class Credentials:
         self.file = files.INVITATION
         self._speak(ring)
 
+    def leave_joining(self, folder: Path) -> None:
+        """Have mrcd show the invitation, if there is one, by the addresses of members."""
+        if self._invited is not None:
+            self.file = files.INVITATION
+            line = f"{self._invited.text}\n".encode()
+            keyfiles.place(folder / files.INVITATION, line, 0o600, service=False)
+
     def write(self, folder: Path, addresses: Sequence[str], plan: Plan) -> None:
         """Write the files by which this host, and those that it has found, are known."""
         if not self.file:

@@ -46,11 +46,13 @@ def configuration(
     *,
     by: str,
     forward: bool = False,
+    seeds: Sequence[str] = (),
 ) -> str:
     """Return the mrcd.toml of a host; `nics` are its interfaces in the order that was given.
 
     by: the file that it is known by, SECRET or INVITATION: hosts go on finding each other, and the
-    peers are in the state file (`admitted`). "": insecure.
+    peers are in the state file (`admitted`). "": insecure. `seeds` are addresses of members, where
+    there are routers in between.
     """
     planes = [nics[place] for place in plan.planes]
     lines = [
@@ -62,6 +64,7 @@ def configuration(
         "[keys]",
         *([f'{KEYS[by]} = "{by}"', "discover = true"] if by else ["insecure = true"]),
         *(["forward = true"] if forward else []),
+        *([f"seeds = {json.dumps(list(seeds))}"] if seeds else []),
         "[service]",
         'on_stop = "detach"',
     ]

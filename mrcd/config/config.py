@@ -19,6 +19,7 @@ from functools import cached_property
 from ipaddress import (
     IPv4Address,
     IPv6Address,
+    ip_address,
     ip_interface,
     ip_network,
 )
@@ -272,7 +273,7 @@ def _build(path: Path, root: Table, problems: list[str]) -> Config | None:
     elif plane_tables:
         if name is not None and (wrong := without_fabric.bad_name(name)):
             host_table.problem("name", name, wrong)
-        found = without_fabric.read(plane_tables, planes_table, peer_tables, name)
+        found = without_fabric.read(plane_tables, planes_table, peer_tables, name, keys.seeds)
         nics, fabric = (found.nics, found.fabric) if found is not None else ((), None)
     host = _known_host(host_table, "name", name, fabric)
     if keys.admit and fabric is not None and (wrong := _cannot_admit(fabric)):
@@ -280,8 +281,10 @@ def _build(path: Path, root: Table, problems: list[str]) -> Config | None:
     if keys.forward and transport.xdp == "native":
         wrong = 'needs xdp = "off" in [transport]: what is handed on is looked at behind the driver'
         keys_table.problem("forward", True, wrong)
-    if keys.discover and fabric is not None and (wrong := _cannot_discover(fabric, nics)):
+    if keys.discover and fabric is not None and (wrong := _cannot_discover(fabric, nics, keys)):
         keys_table.problem("discover", True, wrong)
+    if keys.seeds and fabric is not None and not fabric.described:
+        _check_seeds(keys_table, keys, fabric)
     mrc0 = _mrc0(mrc0_table, host, fabric, transport)
     cells = _cells_allowed(transport_table, transport, fabric)
     if plane_tables:
@@ -550,17 +553,44 @@ def _keys(table: Table) -> Keys:
     if keys.forward and not keys.discover:
         wrong = "is for hosts that find each other, and discover is false; set both, or neither"
         table.problem("forward", True, wrong)
+    if keys.seeds and not keys.discover:
+        wrong = "are for hosts that find each other, and discover is false; set both, or neither"
+        table.problem("seeds", list(keys.seeds), wrong)
+    if keys.seeds and keys.forward:
+        wrong = (
+            "is for hosts that are joined by cables, and seeds are for hosts behind routers; leave "
+            "one of the two out"
+        )
+        table.problem("forward", True, wrong)
     return keys
 
 
-def _cannot_discover(fabric: Fabric, nics: Sequence[Nic]) -> str | None:
+def _check_seeds(table: Table, keys: Keys, fabric: Fabric) -> None:
+    """Record a problem with each seed that is not in the network of the planes."""
+    version = fabric.routing.underlay
+    for seed in keys.seeds:
+        if ip_address(seed).version != version:
+            wrong = f"is not IPv{version}, as other addresses are; take one version for all planes"
+            table.problem("seeds", seed, wrong)
+    local = [h.name for h in fabric.hosts if any(end.is_link_local for _p, end in h.places)]
+    if local:
+        wrong = (
+            f"lead to addresses that routers know, and peer {local[0]} has link-local ones; take "
+            "the same kind for all peers"
+        )
+        table.problem("seeds", list(keys.seeds), wrong)
+
+
+def _cannot_discover(fabric: Fabric, nics: Sequence[Nic], keys: Keys) -> str | None:
     """Return why hosts cannot find each other, or None if they can."""
     if fabric.described:
         return "is for [[plane]]s; with a fabric file, admit = true takes hosts that are not in it"
+    if keys.seeds:
+        return None
     if fabric.routing.underlay == 4 or any(nic.address is not None for nic in nics):
         return (
             "finds hosts by the NICs' own link-local addresses; leave `address` of each [[plane]] "
-            "and IPv4 endpoints out"
+            "and IPv4 endpoints out, or name `seeds`"
         )
     return None
 

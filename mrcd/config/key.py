@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Keys of a section of mrcd.toml, each declared once (pure).
 
-A section is a dataclass whose fields are made by `integer`, `choice`, `flag` and `file`: default,
-values, whether a change is applied live, and what docs/reference.md says of it.
+A section is a dataclass whose fields are made by `integer`, `choice`, `flag`, `file` and
+`addresses`: default, values, whether a change is applied live, and what docs/reference.md says.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
+from ipaddress import ip_address
 from typing import Any, Protocol, TypeVar
 
 from mrcd.config.table import HIDDEN, Table
@@ -87,6 +88,38 @@ class _File:
 
 
 @dataclass(frozen=True, slots=True)
+class _Addresses:
+    most: int
+
+    def read(self, table: Table, name: str, default: tuple[str, ...]) -> tuple[str, ...]:
+        texts = table.strings(name) or []
+        if len(texts) > self.most:
+            table.problem(name, texts, f"has {len(texts)} addresses; at most {self.most}")
+        return tuple(filter(None, (_address(table, name, text) for text in texts[: self.most])))
+
+    def shown(self) -> str:
+        return f"a list of up to {self.most} addresses"
+
+
+def _address(table: Table, name: str, text: str) -> str | None:
+    """Return an address in its usual form; None (with a problem) if it is none of a host's."""
+    try:
+        found = ip_address(text)
+    except ValueError:
+        table.problem(name, text, "is not an address; write one without a port, as 192.0.2.7")
+        return None
+    if found.is_multicast or found.is_unspecified or found.is_loopback or found.is_link_local:
+        wrong = (
+            "is none that routers lead to; on one network hosts find each other without a seed"
+            if found.is_link_local
+            else "is not the address of a host's NIC"
+        )
+        table.problem(name, text, wrong)
+        return None
+    return str(found)
+
+
+@dataclass(frozen=True, slots=True)
 class Key:
     """A key: the values that it takes, its meaning in Markdown, and whether a change is live."""
 
@@ -139,6 +172,11 @@ def file(text: str, values: str = "a file's name") -> Any:
     return _made(None, _File(values), text, False)
 
 
+def addresses(most: int, text: str) -> Any:
+    """Declare a list of IP addresses, `most` at most."""
+    return _made((), _Addresses(most), text, False)
+
+
 def _key(of: Field[Any]) -> Key:
     found: Key = of.metadata["key"]
     return found
@@ -163,5 +201,7 @@ def rows(section: type[Any]) -> Iterator[str]:
         key, default = _key(each), each.default
         if default is None or isinstance(default, str):
             default = f'"{default or ""}"'
+        if isinstance(default, tuple):
+            default = list(default)
         shown = str(default).lower() if isinstance(default, bool) else default
         yield f"| `{each.name}` | `{shown}` | {key.kind.shown()} | {key.text} |"

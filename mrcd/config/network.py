@@ -59,11 +59,16 @@ class Found:
 
 
 def read(
-    planes: Sequence[Table], options: Table, peers: Sequence[Table], own_name: str | None
+    planes: Sequence[Table],
+    options: Table,
+    peers: Sequence[Table],
+    own_name: str | None,
+    seeds: Sequence[str] = (),
 ) -> Found | None:
     """Read [[plane]], [planes] and the endpoints of each [[peer]].
 
-    Problems are recorded in the tables. Returns None if the network cannot be described.
+    Without an address there, the network has the IP version of the first of the `seeds`. Problems
+    are recorded in the tables. Returns None if the network cannot be described.
     """
     nics = tuple(_nic(table) for table in planes)
     paths = options.integer("paths", 1, 1, PATHS_MAX)
@@ -80,7 +85,7 @@ def read(
         return None
     hosts = [_peer(table, nics) for table in peers]
     _check_unique(peers, hosts)
-    version = _version(planes, nics, peers, hosts)
+    version = _version(planes, nics, peers, hosts, seeds)
     hosts = [None if host is None else network.of_version(host, version) for host in hosts]
     _check_scopes(peers, hosts)
     known = [host for host in hosts if host is not None]
@@ -180,6 +185,7 @@ def _version(
     nics: Sequence[Nic],
     peers: Sequence[Table],
     hosts: Sequence[Host | None],
+    seeds: Sequence[str],
 ) -> Literal[4, 6]:
     """Return the IP version of the network; record a problem with each address of another."""
     given = [
@@ -192,7 +198,8 @@ def _version(
         for table, nic in zip(planes, nics, strict=True)
         if nic.address is not None
     ]
-    version: Literal[4, 6] = 4 if given and given[0][2].version == 4 else 6
+    first = given[0][2] if given else ip_address(seeds[0]) if seeds else network.nowhere(6)
+    version: Literal[4, 6] = 4 if first.version == 4 else 6
     for table, key, address in given:
         if address.version != version:
             wrong = f"is IPv{address.version}, others are IPv{version}; take one for all planes"

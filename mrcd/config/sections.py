@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mrcd.config.key import choice, file, flag, integer
+from mrcd.config.key import addresses, choice, file, flag, integer
 from mrcd.paths.evset import ACTIVE_MAX, ACTIVE_MIN
 from mrcd.wire.packet import WIRE
 
@@ -25,6 +25,7 @@ SURVEY_MAX_PPS = 100_000
 ON_STOP = ("keep", "drain", "detach")
 ROTATE_MIN_S, ROTATE_MAX_S = 2, 3600
 ADMIT_MAX = 1024
+SEEDS_MAX = 8
 CELL_MAX = 65400
 """Longest cell in bytes: with the outer header, GRO must stay below 64 KiB."""
 
@@ -197,5 +198,9 @@ class Keys:
     forward: bool = flag(
         False,
         "true: this host hands packets on between its NICs for hosts that have no network in common ([more](operations.md#hosts-without-switches)); needs `discover`",
+    )
+    seeds: tuple[str, ...] = addresses(
+        SEEDS_MAX,
+        "addresses of plane NICs of any members: hosts find each other through these, where there are routers in between ([more](operations.md#hosts-behind-routers)); all of the planes' IP version, and one may be this host's own. Needs `discover`",
     )
     admit_max: int = integer(64, 1, ADMIT_MAX, "hosts that may be taken in one of these ways")

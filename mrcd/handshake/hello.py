@@ -7,7 +7,9 @@ the same. Whoever can send on the network may repeat what was said there: a Hell
 peer, with which nothing can be agreed on without the secret.
 
 A Hello reaches the hosts that share a network with its sender. Those that hand packets on
-(`forward = true`) also tell what they have heard, so that hosts beyond them are known.
+(`forward = true`) also tell what they have heard, so that hosts beyond them are known. Where there
+are routers in between (`seeds`), a Hello goes to the address of one host, and has addresses of
+others in it.
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ HOSTS_MAX: Final = 64
 """The most hosts that one Hello speaks of, and the most that one tells of."""
 TOLD_BYTES: Final = 24_000
 """So long is what one Hello tells of other hosts, at most, without their certificates."""
+CONTACT_BYTES: Final = 300
+"""So long is what one Hello says of the addresses of others, at most."""
 _PER_S = 200
 """Hellos that all hosts together send on a network, about; where they are many, each says fewer."""
 RATE_MAX: Final = (1 << 32) - 1
@@ -77,7 +81,8 @@ class Hello:
     `nic` is the place of the NIC among the host's, from 0. `done` is set once the host has found
     everybody. `member`: its mrcd runs, and its NICs are its planes in their order; it lists in
     `seeks` who is not its peer yet, or on more NICs than its peer is, and in `refused` why some
-    cannot be. `told` is what others have said.
+    cannot be. `told` is what others have said. `contacts` are addresses of other members, to which
+    a Hello can be sent where there are routers in between.
     """
 
     said: Said
@@ -87,6 +92,7 @@ class Hello:
     refused: Mapping[str, str] = field(default_factory=dict)
     seeks: tuple[str, ...] = ()
     told: tuple[Said, ...] = ()
+    contacts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -123,6 +129,20 @@ def fitting(told: Iterable[Said], start: int) -> tuple[Said, ...]:
     return tuple(found)
 
 
+def in_parts(contacts: Mapping[str, tuple[str, ...]]) -> list[dict[str, tuple[str, ...]]]:
+    """Return addresses of hosts in parts of which each fits into one datagram on any network."""
+    parts: list[dict[str, tuple[str, ...]]] = []
+    left = 0
+    for name, addresses in contacts.items():
+        size = len(_json({name: addresses}))
+        if not parts or size > left or len(parts[-1]) == HOSTS_MAX:
+            parts.append({})
+            left = CONTACT_BYTES
+        parts[-1][name] = addresses
+        left -= size
+    return parts
+
+
 def encode(hello: Hello, key: bytes) -> bytes:
     """Return a Hello as a datagram, with a tag by the key that all hosts have."""
     body = {
@@ -134,6 +154,8 @@ def encode(hello: Hello, key: bytes) -> bytes:
         "seeks": hello.seeks,
         "told": [_plain(said) for said in hello.told],
     }
+    if hello.contacts:
+        body["contacts"] = hello.contacts
     text = _json(body)
     return MAGIC + _tag(key, text) + text
 
@@ -199,10 +221,20 @@ def _hello(data: Any) -> Hello:
         refused={str(name): str(why)[:_WHY_MAX] for name, why in data["refused"].items()},
         seeks=tuple(map(str, data["seeks"][:HOSTS_MAX])),
         told=tuple(_said(each) for each in data["told"][:HOSTS_MAX]),
+        contacts=_contacts(data.get("contacts", {})),
     )
     if not 0 <= hello.nic < hello.said.nics:
         raise ValueError("its NIC is none of its NICs")
     return hello
+
+
+def _contacts(data: Any) -> dict[str, tuple[str, ...]]:
+    if len(data) > HOSTS_MAX:
+        raise ValueError("it tells of too many hosts")
+    return {
+        str(name)[:_NAME_MAX]: tuple(str(ip_address(each)) for each in known[:NICS_MAX] if each)
+        for name, known in data.items()
+    }
 
 
 def _said(data: Any) -> Said:

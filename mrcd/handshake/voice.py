@@ -145,14 +145,20 @@ class Trusted:
                 found.append(known.statement)
         return tuple(found)
 
+    def is_ours(self, datagram: bytes) -> bool:
+        """Return whether a Hello is of a host that knows the key of the tags."""
+        tag, statement = datagram[len(MAGIC) : _HEAD], datagram[_HEAD:]
+        ours = hmac.compare_digest(tag, self._tag(statement))
+        return ours and datagram.startswith(MAGIC)
+
     def hear(self, datagram: bytes) -> Heard:
         """Return the Hello in a datagram. Raises BadHello, and Out for a host that was revoked."""
         if not datagram.startswith(MAGIC):
             hellos.decode(datagram, self._key)  # says in most cases what is wrong
             raise BadHello("its host shows no certificate")
-        tag, statement = datagram[len(MAGIC) : _HEAD], datagram[_HEAD:]
-        if not hmac.compare_digest(tag, self._tag(statement)):
+        if not self.is_ours(datagram):
             raise BadHello("its host has another secret, or none")
+        statement = datagram[_HEAD:]
         try:
             said = msgspec.msgpack.decode(statement[SIGNATURE_BYTES:], type=_Body)
         except NO_MESSAGE as error:

@@ -21,8 +21,10 @@ from mrcd.handshake.invitation import ANSWER, REQUEST
 from mrcd.handshake.voice import Heard, Out, Trusted
 from mrcd.linux.groupsocket import DATAGRAM_MAX, GROUP, PORT, has_carrier, open_on
 from mrcd.peers.meeting import ASKED_S, EAGER_S, Meeting, Met
+from mrcd.peers.routed import Leads, Routed
 from mrcd.peers.trust import Trust
 from mrcd.service.log import get_logger
+from mrcd.service.tasks import Tasks
 
 log = get_logger()
 
@@ -46,6 +48,7 @@ class Discovering:
 
     met: is called with a host that may be a peer. left: with the name of one that goes. found: with
     the ways to peers, and what this host hands on for others, whenever they may have changed.
+    leads: says whether the kernel has a route by a NIC, to an address, from an address.
     """
 
     def __init__(
@@ -55,6 +58,8 @@ class Discovering:
         left: Callable[[str], None],
         found: Callable[[Sequence[Met], tuple[Handed, ...]], None],
         trust: Trust,
+        tasks: Tasks,
+        leads: Leads,
     ) -> None:
         self._config = config
         self._trust = trust
@@ -62,6 +67,7 @@ class Discovering:
         self._left = left
         self._found = found
         self.meeting = Meeting(config, random.SystemRandom(), time.time_ns())
+        self.routed = Routed(config, self.meeting, trust, tasks, self._hear, leads)
         self._version = -1  # of what was looked at last
         self._looking: asyncio.TimerHandle | None = None
         self._sockets: dict[str, tuple[int, socket.socket]] = {}  # by NIC: its index, and socket
@@ -77,12 +83,17 @@ class Discovering:
     def begin(self) -> None:
         """Say Hello often for a moment: there is news."""
         self.meeting.begin(now_ns=time.monotonic_ns())
+        self.routed.begin()
         self._hurry(EAGER_S)
 
     def _turn(self) -> None:
         """Say Hello, and come again."""
         now = time.monotonic_ns()
         self.meeting.forget_silent(now_ns=now)
+        if self._routes:
+            self.routed.start()
+        elif self.routed.running:
+            self.routed.close()
         self._open()
         self._feel(now)
         self.meeting.set_rates(carried.says(self._config()))
@@ -154,9 +165,14 @@ class Discovering:
         """Whether hosts find each other here, or this host wants to join those that do."""
         return self._trust.voice() is not None or self._trust.request() is not None
 
+    @property
+    def _routes(self) -> bool:
+        """Whether there are routers between hosts, so that none hears what is said to all."""
+        return self._speaks and bool(self._config().keys.seeds)
+
     def _open(self) -> None:
         """Have a socket on each plane's NIC that is there, and on no other."""
-        wanted = self._config().interfaces if self._speaks else ()
+        wanted = self._config().interfaces if self._speaks and not self._routes else ()
         for nic in [*self._sockets]:
             if nic not in wanted:
                 self._shut(nic)
@@ -281,11 +297,13 @@ class Discovering:
             *self.meeting.refusals.values(),
             *self.meeting.refusers,
             *self.meeting.crowded,
+            *(self.routed.warnings() if self.routed.running else ()),
             *(reason for nic, reason in self._refused.items() if nic not in self._sockets),
         ]
 
     def leave(self) -> None:
         """Tell the others that this host goes."""
+        self.routed.leave()
         for _ in range(FAREWELLS):
             self._say(leaving=True)
 
@@ -295,5 +313,6 @@ class Discovering:
             if timer is not None:
                 timer.cancel()
         self._timer = self._looking = None
+        self.routed.close()
         for nic in [*self._sockets]:
             self._shut(nic)

@@ -23,6 +23,7 @@ class Other:
     was heard, by our plane and the place of its NIC. `confirmed` has those of these pairs on which
     it has heard us, and `compared` is what they were taken from. `node` is the host in the graph,
     until there is news; `joined` is its entry, and on how many planes that is reached directly.
+    `retold` numbers the minute in which it was last told of all others.
     """
 
     said: Said
@@ -36,6 +37,7 @@ class Other:
     compared: Said | None = None
     node: Node | None = None
     joined: tuple[Host | None, int] = None, 0
+    retold: int = -1
 
     def hear_again(self, now_ns: int) -> None:
         """Note that it has spoken."""
@@ -64,6 +66,13 @@ class Others:
     def __iter__(self) -> Iterator[Other]:
         for runs in list(self._runs.values()):
             yield from list(runs.values())
+
+    def direct(self, since_ns: int) -> Iterator[Other]:
+        """Yield the hosts, by their runs that count, that were heard by themselves since a time."""
+        for name in self.names:
+            other = self.run_of(name)
+            if other is not None and other.hello is not None and other.heard_ns >= since_ns:
+                yield other
 
     def get(self, said: Said) -> Other | None:
         """Return what is known of the run of a host that says this."""

@@ -20,8 +20,8 @@ from mrcd.fabric import network, ranking
 from mrcd.fabric.cabling import Cabling, Handed, Joint, Node, Way
 from mrcd.fabric.hosts import Address, Host
 from mrcd.fabric.ranking import Rank
-from mrcd.handshake.hello import HOSTS_MAX, NICS_MAX, Hello, Said, fitting
-from mrcd.peers.heard import Other, Others
+from mrcd.handshake.hello import HOSTS_MAX, NICS_MAX, Hello, Pair, Said, fitting, in_parts
+from mrcd.peers.heard import KNOWN_MAX, Other, Others
 
 SECOND: Final = 1_000_000_000
 FORGET_NS: Final = 60 * SECOND
@@ -38,6 +38,12 @@ SETTLED_NS: Final = SECOND * 6 // 10
 """On fewer planes than it has NICs a host is a peer after this time without news of others."""
 TWICE_NS: Final = 15 * SECOND
 """Two hosts with one name are named for this time after both were heard."""
+CLOCK_NS: Final = 2 * SECOND
+"""Clocks that differ by more are named."""
+YOUNG_NS: Final = 3 * SECOND
+"""A host behind routers is told of all others again and again for this time ..."""
+RETOLD_NS: Final = 60 * SECOND
+"""... and then this often."""
 _RUN_BITS: Final = 64
 BEYOND_MAX: Final = 16
 """So many hosts that are too many for a Hello are told of it in each."""
@@ -80,8 +86,12 @@ class Meeting:
         self._config = config
         self.run = f"{rng.getrandbits(_RUN_BITS):016x}"
         self._born_ns = born_ns
+        self._began_ns: int | None = None  # the same by the clock of `now_ns`
         self._seq = 0
         self._before: Said | None = None
+        self._before_to: dict[str, Said] = {}
+        self._unnamed_seq = 0
+        self._contacts_to: dict[str, dict[str, tuple[str, ...]]] = {}
         self._turn = 0
         self._waited = 0  # place of the first of those that wait that the next Hello speaks of
         self._others = Others()
@@ -89,6 +99,7 @@ class Meeting:
         self._refusers: dict[str, str] = {}
         self._eager_until_ns = self._asked_until_ns = 0
         self._twice: dict[str, tuple[int, str]] = {}
+        self._clocks: dict[str, tuple[int, str]] = {}
         self._graph: Cabling | None = None
         self._rates: tuple[int, ...] = ()
         self.version = 0
@@ -96,6 +107,8 @@ class Meeting:
 
     def begin(self, *, now_ns: int) -> None:
         """Say Hello often for a moment, as at first."""
+        if self._began_ns is None:
+            self._began_ns = now_ns
         self._eager_until_ns = now_ns + EAGER_NS
 
     def period_s(self, *, now_ns: int) -> float:
@@ -156,8 +169,12 @@ class Meeting:
         return self._before
 
     def _said(self, *, leaving: bool) -> Said:
-        config, whole = self._config(), self.whole
-        own = config.host.endpoints
+        heard = {other.said.name: tuple(sorted(other.seen)) for other in self._listed()}
+        return self._of_this(heard, leaving=leaving)
+
+    def _of_this(self, heard: Mapping[str, tuple[Pair, ...]], *, leaving: bool) -> Said:
+        """Return what this host says of itself, and that it hears these."""
+        config = self._config()
         return Said(
             name=config.host.name,
             run=self.run,
@@ -165,22 +182,22 @@ class Meeting:
             seq=0,
             nics=config.fabric.planes,
             inner=tuple(str(address.ip) for address in config.mrc0.addresses),
-            addresses=tuple(map(_text, own)),
+            addresses=tuple(map(_text, config.host.endpoints)),
             rates=self._rates if len(self._rates) == config.fabric.planes else (),
-            heard={other.said.name: tuple(sorted(other.seen)) for other in self._listed(whole)},
-            whole=whole,
+            heard=heard,
+            whole=self.whole,
             forwards=config.keys.forward,
             mtu=config.fabric.mtu,
             leaving=leaving,
         )
 
-    def _listed(self, whole: bool) -> Iterable[Other]:
+    def _listed(self) -> Iterable[Other]:
         """Return the hosts of which the next Hello says where they are heard.
 
         Where more wait than one Hello speaks of they take turns; where all have to be in each
         Hello, those beyond are refused.
         """
-        if whole:
+        if self.whole:
             return list(self._near().values())[:HOSTS_MAX]
         waiting = {
             other.said.name: other
@@ -204,6 +221,92 @@ class Meeting:
         """Return why hosts cannot be peers, for those in a Hello, and some of those beyond."""
         found = {name: why for name, why in self._refused.items() if name in listed}
         return found | dict.fromkeys(self._beyond()[:BEYOND_MAX], TOO_MANY)
+
+    # ---- what is said to one host
+
+    def hello_to(
+        self,
+        name: str,
+        plane: int,
+        contacts: Mapping[str, tuple[str, ...]],
+        *,
+        leaving: bool = False,
+    ) -> Hello:
+        """Return what to say to one host on a plane now; `name` is "" where it is not known."""
+        other = self._others.run_of(name)
+        heard = {} if other is None or other.hello is None else {name: tuple(sorted(other.seen))}
+        said = self._of_this(heard, leaving=leaving)
+        return Hello(
+            said=self._numbered_to(name, said),
+            nic=plane,
+            done=True,
+            member=True,
+            seeks=(name,) if heard and self._seeks(name) else (),
+            refused={name: why for name, why in self.refusals.items() if name in heard},
+            contacts=contacts,
+        )
+
+    def _numbered_to(self, name: str, said: Said) -> Said:
+        """Return what is said to one host with its number, the same one for what is said again.
+
+        What is said to the same host without its name in between has a number of its own.
+        """
+        before = self._before_to.get(name)
+        same = before is not None and said == replace(before, seq=0)
+        if name and before is not None and same and before.seq > self._unnamed_seq:
+            return before
+        self._seq += 1
+        if not name:
+            self._unnamed_seq = self._seq
+        if len(self._before_to) >= KNOWN_MAX:
+            self._before_to.clear()
+        self._before_to[name] = numbered = replace(said, seq=self._seq)
+        return numbered
+
+    def contacts_for(self, name: str, *, now_ns: int) -> list[dict[str, tuple[str, ...]]]:
+        """Return what to tell a host of others in one Hello after another, and count it as told.
+
+        A host is told once of each that is heard here, and again a minute later, in case that was
+        lost; one that has just come is told of all in each of these lists.
+        """
+        other = self._others.run_of(name)
+        if other is None or other.hello is None:
+            return [{}]
+        told = self._contacts_to.get(name, {})
+        young = now_ns - other.began_ns < YOUNG_NS
+        if young or now_ns // RETOLD_NS != other.retold:
+            other.retold, told = now_ns // RETOLD_NS, {}
+        known = {
+            each.said.name: tuple(filter(None, each.said.addresses))
+            for each in self._others.direct(now_ns - APART_NS)
+            if each.said.name != name
+        }
+        news = {host: at for host, at in known.items() if told.get(host) != at}
+        if len(self._contacts_to) >= KNOWN_MAX:
+            self._contacts_to.clear()
+        self._contacts_to[name] = told | news
+        return [dict(part) for part in in_parts(news)] or [{}]
+
+    def addresses(self) -> dict[str, str]:
+        """Return the names of hosts that are heard by the addresses that they say they have."""
+        found: dict[str, str] = {}
+        for name in self._others.names:
+            other = self._others.run_of(name)
+            if other is not None and other.hello is not None:
+                found |= {each: name for each in other.said.addresses if each}
+        return found
+
+    def why_second(self, hello: Hello) -> str | None:
+        """Return why a host does not count, if another one has its name and was there before."""
+        counts = self._others.run_of(hello.name)
+        if hello.name not in self._twice or counts is None or counts.said.run == hello.run:
+            return None
+        return self._twice[hello.name][1]
+
+    def is_old(self, hello: Hello) -> bool:
+        """Return whether a Hello to this host is older than the last one of the same run."""
+        other = self._others.get(hello.said)
+        return other is not None and other.hello is not None and hello.said.seq < other.said.seq
 
     def _told(self, plane: int) -> tuple[Said, ...]:
         """Return what to tell of others on a plane: those that speak there need not be told of."""
@@ -284,6 +387,7 @@ class Meeting:
         """Return what is known of a host; begin to know it."""
         other = self._others.get(said)
         if other is None:
+            self._compare_clocks(said, now_ns)
             other = self._others.add(said, now_ns)
             self._changed()
             self.begin(now_ns=now_ns)
@@ -335,6 +439,28 @@ class Meeting:
                 where = next(iter(other.seen.values()))[0]
                 self._note_twice(name, where, source, now_ns)
 
+    def _compare_clocks(self, said: Said, now_ns: int) -> None:
+        """Note if a host has begun, by its clock, before its last begin, or has not yet by ours."""
+        late_ns = max((o.said.born_ns for o in self._others.runs(said.name)), default=0)
+        late_ns -= said.born_ns
+        since_ns = 0 if self._began_ns is None else now_ns - self._began_ns
+        early_ns = said.born_ns - self._born_ns - since_ns
+        if late_ns > CLOCK_NS:
+            text = (
+                f"the clock of {said.name} is behind what it was when it began before, by "
+                f"{late_ns / SECOND:.0f} s or more: set it, as by `chronyc makestep`; until then "
+                "its hand-shakes count as repeated ones"
+            )
+        elif early_ns > CLOCK_NS and self._born_ns:
+            text = (
+                f"{said.name} says that it began {early_ns / SECOND:.0f} s from now: the clock of "
+                f"this host is behind, or that of {said.name} ahead: set both, as by `chronyc "
+                "makestep`"
+            )
+        else:
+            return
+        self._clocks[said.name] = now_ns, text
+
     def _note_twice(self, name: str, one: str, other: str, now_ns: int) -> None:
         self._twice[name] = (
             now_ns,
@@ -345,7 +471,9 @@ class Meeting:
     def twice(self, *, now_ns: int) -> list[str]:
         """Return which names two hosts have, a sentence for each."""
         self._twice = {n: (t, s) for n, (t, s) in self._twice.items() if now_ns - t < TWICE_NS}
-        return [text for _t, text in self._twice.values()]
+        self._clocks = {n: (t, s) for n, (t, s) in self._clocks.items() if now_ns - t < FORGET_NS}
+        clocks = [text for name, (_t, text) in self._clocks.items() if name not in self._twice]
+        return [*(text for _t, text in self._twice.values()), *clocks]
 
     # ---- what follows
 
@@ -387,7 +515,7 @@ class Meeting:
         planes, name = self._config().fabric.planes, other.said.name
         ways = self.graph.ways(self._config().host.name, name)
         by_plane: dict[int, Way] = {way.ends[0]: way for way in ways}
-        nowhere = network.nowhere(6)
+        nowhere = network.nowhere(self._config().fabric.routing.underlay)
 
         def end(plane: int) -> Address:
             way = by_plane.get(plane)
@@ -495,7 +623,7 @@ def kept(before: Host, after: Host) -> Host:
     and the programs know by then that nothing arrives by it. When it returns it does not carry data
     beside worse ways, which have taken its place: it is spare until it is known.
     """
-    nowhere = network.nowhere(6)
+    nowhere = network.nowhere(after.endpoints[0].version)
     ends, planes = list(after.endpoints), range(len(after.endpoints))
     vias = list(after.vias or (nowhere,) * len(ends))
     ranks = {plane: after.rank(plane) for plane in planes}

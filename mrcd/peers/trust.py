@@ -527,9 +527,13 @@ class Trust:
             return [f"this host may not join: {self._refused[0]}"]
         issuer, invited = pending.invited.issuer, pending.invited
         late = invitation.ended(invited.name, invited.end_s, int(time.time()))
+        seeds = self._config().keys.seeds
+        where = (
+            "and a seed has to be its address" if seeds else "and to be on a network of this host"
+        )
         return [
             f"this host waits for {issuer}, which made its invitation, to answer: it has to run, "
-            "and to be on a network of this host" + (f"; and {late}" if late else "")
+            f"{where}" + (f"; and {late}" if late else "")
         ]
 
 

@@ -38,7 +38,10 @@ async def own_addresses(
             continue
         ends = (peer.host.endpoints[plane] for peer in config.peers)
         targets = [str(end) for end in ends if not end.is_unspecified]
-        found.append(await _preferred(nl, name, targets))
+        address = await _preferred(nl, name, [*targets, *config.keys.seeds])
+        if address is None and config.keys.seeds:
+            address = await _first(nl, name, config.fabric.routing.underlay)
+        found.append(address)
     unknown = network.nowhere(config.fabric.routing.underlay)
     return tuple(unknown if address is None else address for address in found)
 
@@ -54,3 +57,12 @@ async def _preferred(nl: Netlink, interface: str, targets: Sequence[str]) -> Add
     except NetlinkFailed:  # the interface has gone
         return None
     return None
+
+
+async def _first(nl: Netlink, interface: str, version: int) -> Address | None:
+    """Return the first address of an interface to which routers may lead."""
+    try:
+        own = [ip_interface(text).ip for text in await nl.addresses(interface)]
+    except NetlinkFailed:  # the interface has gone
+        return None
+    return next((ip for ip in own if ip.version == version and not ip.is_link_local), None)

@@ -60,6 +60,7 @@ EVENTS: Mapping[str, str] = MappingProxyType(
         "datapath.restarting": "The data path is being rebuilt for another configuration.",
         "denylist.rule_dropped": "A saved rule was dropped; it names nothing that exists.",
         "discovery.failed": "Other hosts are not searched for by a NIC; the reason is given.",
+        "discovery.rejected": "A Hello by way of routers was refused; the reason is given.",
         "drain.incomplete": "Packets were still outstanding 5 s after the last was accepted.",
         "fault.cleared": "A link or switch is no longer named as faulty.",
         "fault.named": "The losses of the hosts' survey probes point to this element.",

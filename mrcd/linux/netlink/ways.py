@@ -13,6 +13,7 @@ from mrcd.linux.netlink.neighbors import Neighbors
 
 _NUD_PROBE, _NUD_FIXED = 0x10, 0x40 | 0x80  # NOARP, PERMANENT
 _NUD_REACHABLE = 0x02
+_RTM_F_FIB_MATCH = 0x2000
 _NO_WAY = {errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENODEV, errno.EINVAL}
 
 
@@ -31,6 +32,21 @@ class Ways(Neighbors):
                 return None
             raise
         return _way(messages[0], ip) if messages else None
+
+    async def leads(self, dev: str, ip: str, source: str) -> bool:
+        """Return whether the kernel has a route to `ip` by `dev` for what is sent from `source`.
+
+        Without a route it takes any IPv4 address to be on the link, which does not count here.
+        """
+        try:
+            with trying(f"look up a route to {ip} on {dev}"):
+                found = await self._ipr.route(
+                    "get", dst=ip, src=source, oif=self.index(dev), family=family_of(ip),
+                    flags=_RTM_F_FIB_MATCH,
+                )  # fmt: skip
+        except NetlinkFailed:
+            return False
+        return bool(found)
 
     async def verify_neighbor(self, dev: str, ip: str) -> None:
         """Make the kernel ask a neighbour whether it is still where it was.

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import cProfile
+import json
 from dataclasses import replace
 from ipaddress import ip_address, ip_interface, ip_network
 from pathlib import Path
@@ -312,6 +313,57 @@ def test_found_hosts_are_joined_after_a_restart_unless_a_file_lists_them(tmp_pat
 def test_what_discover_needs(tmp_path: Path, old: str, new: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         made(tmp_path, NETWORK.replace(old, new))
+
+
+def seeded(tmp_path: Path, seeds: str, more: str = "") -> Config:
+    return made(
+        tmp_path, NETWORK.replace("discover = true", f"discover = true\nseeds = {seeds}{more}")
+    )
+
+
+@pytest.mark.parametrize(
+    ("seeds", "version"), [('["10.1.0.7", "10.2.0.7"]', 4), ('["FD00:0::7"]', 6), ("[]", 6)]
+)
+def test_seeds_say_which_ip_the_planes_have(tmp_path: Path, seeds: str, version: int) -> None:
+    found = seeded(tmp_path, seeds)
+    assert found.fabric.routing.underlay == version
+    assert all(ip_address(seed).version == version for seed in found.keys.seeds)
+    assert config.loads(render(found), tmp_path / "mrcd.toml").keys == found.keys
+
+
+def test_seeds_are_in_their_usual_form(tmp_path: Path) -> None:
+    assert seeded(tmp_path, '["FD00:0:0::7"]').keys.seeds == ("fd00::7",)
+
+
+@pytest.mark.parametrize(
+    ("seeds", "more", "problem"),
+    [
+        ('["10.1.0.7", "fd00::7"]', "", "is not IPv4, as other addresses are"),
+        ('["10.1.0.7:4973"]', "", "is not an address; write one without a port"),
+        ('["a.example"]', "", "is not an address"),
+        ('["fe80::7"]', "", "on one network hosts find each other without a seed"),
+        ('["::1"]', "", "is not the address of a host's NIC"),
+        ('"10.1.0.7"', "", "must be a list of strings"),
+        (json.dumps([f"10.1.0.{k}" for k in range(9)]), "", "has 9 addresses; at most 8"),
+        ('["10.1.0.7"]', "\nforward = true", "seeds are for hosts behind routers"),
+    ],
+)  # fmt: skip
+def test_what_seeds_can_be(tmp_path: Path, seeds: str, more: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        seeded(tmp_path, seeds, more)
+
+
+def test_seeds_need_discover_and_no_link_local_peers(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="discover is false; set both, or neither"):
+        made(tmp_path, NETWORK.replace("discover = true", 'seeds = ["10.1.0.7"]'))
+    peer = '[[peer]]\nname = "p"\nendpoints = ["fe80::9", ""]\nallowed = ["10.99.0.9/32"]\n'
+    nics = NETWORK.count("[[plane]]")
+    peer = peer.replace('["fe80::9", ""]', json.dumps(["fe80::9"] + [""] * (nics - 1)))
+    with pytest.raises(ConfigError, match="peer p has link-local ones"):
+        made(
+            tmp_path,
+            NETWORK.replace("discover = true", 'discover = true\nseeds = ["fd00::7"]') + peer,
+        )
 
 
 @pytest.mark.parametrize(

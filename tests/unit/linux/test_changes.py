@@ -26,6 +26,7 @@ READING = {
     "exists",
     "fib",
     "index",
+    "leads",
     "links",
     "neighbor",
     "nudge_neighbor",

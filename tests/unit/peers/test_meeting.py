@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import random
+import re
 import sys
 from dataclasses import replace
 from ipaddress import ip_address
@@ -507,3 +508,100 @@ def test_what_hellos_cost_grows_with_the_hosts_and_not_with_their_square() -> No
 
     few = steps(100)
     assert steps(400) < 5 * few
+
+
+# ---- hosts behind routers, which speak to each other one by one
+
+
+def speak(members: list[Member], now_ns: int) -> None:
+    """Have each member say Hello to each other one from each NIC to each of its NICs' addresses."""
+    for one in members:
+        for other in members:
+            if one is not other:
+                for plane in range(one.config.fabric.planes):
+                    for contacts in one.meeting.contacts_for(other.name, now_ns=now_ns):
+                        hello = one.meeting.hello_to(other.name, plane, contacts)
+                        for theirs in range(other.config.fabric.planes):
+                            other.hear(theirs, address(one.name, plane), hello, now_ns)
+
+
+def test_where_every_nic_reaches_every_other_both_hosts_pair_them_alike() -> None:
+    one, two = Member("a", "10.9.0.1"), Member("b", "10.9.0.2")
+    for now in range(4):
+        speak([one, two], now * SECOND)
+        one.look(now * SECOND)
+        two.look(now * SECOND)
+    assert one.ends("b") == [address("b", 0), address("b", 1)]
+    assert two.ends("a") == [address("a", 0), address("a", 1)]
+
+
+def test_hello_to_one_host_says_only_what_concerns_it() -> None:
+    one, two, three = (Member(name, f"10.9.0.{k}") for k, name in enumerate("abc", 1))
+    speak([one, two, three], 0)
+    hello = one.meeting.hello_to("b", 1, {})
+    assert [*hello.said.heard] == ["b"]
+    assert not hello.said.whole
+    again = one.meeting.hello_to("b", 0, {})
+    assert again.said == hello.said  # the same bytes, so that it need not be read again
+
+
+def test_numbers_of_what_is_said_to_one_host_never_go_back() -> None:
+    """What is sent to a seed whose name is not known counts as well."""
+    one, two = Member("a", "10.9.0.1"), Member("b", "10.9.0.2")
+    speak([one, two], 0)
+    said = [one.meeting.hello_to(name, 0, {}).said.seq for name in ("b", "b", "", "b", "b", "")]
+    assert said == sorted(said)
+    assert said[0] == said[1]
+    two.meeting.hear(0, address("a", 0), one.meeting.hello_to("b", 0, {}), now_ns=1)
+    newest = one.meeting.hello_to("b", 0, {})
+    assert not two.meeting.is_old(newest)
+    assert two.meeting.is_old(replace(newest, said=replace(newest.said, seq=said[0])))
+
+
+def test_members_tell_members_of_members_once_a_minute() -> None:
+    one, two, three = (Member(name, f"10.9.0.{k}") for k, name in enumerate("abc", 1))
+    speak([one, two, three], 0)
+    there = {"c": tuple(address("c", nic) for nic in range(PLANES))}
+    assert one.meeting.contacts_for("b", now_ns=SECOND) == [there]  # b has just come
+    assert one.meeting.contacts_for("b", now_ns=SECOND) == [there]
+    assert one.meeting.contacts_for("nobody", now_ns=SECOND) == [{}]
+    speak([one, two, three], 9 * SECOND)
+    assert one.meeting.contacts_for("b", now_ns=9 * SECOND) == [{}]
+    speak([one, two, three], 59 * SECOND)
+    assert one.meeting.contacts_for("b", now_ns=61 * SECOND) == [there]
+    assert one.meeting.contacts_for("b", now_ns=62 * SECOND) == [{}]
+
+
+def test_members_do_not_tell_of_hosts_that_are_silent() -> None:
+    one, two, three = (Member(name, f"10.9.0.{k}") for k, name in enumerate("abc", 1))
+    speak([one, two, three], 0)
+    speak([one, two], APART_NS + SECOND)
+    assert one.meeting.contacts_for("b", now_ns=APART_NS + SECOND) == [{}]
+
+
+def test_contacts_leave_out_planes_without_an_address() -> None:
+    one, two, three = (Member(name, f"10.9.0.{k}") for k, name in enumerate("abc", 1))
+    ends = (ip_address("::"), ip_address(address("c", 1)))
+    three.config = replace(three.config, host=replace(three.config.host, endpoints=ends))
+    speak([one, two, three], 0)
+    assert one.meeting.contacts_for("b", now_ns=0) == [{"c": (address("c", 1),)}]
+
+
+@pytest.mark.parametrize(
+    ("born_ns", "again_ns", "reason"),
+    [
+        (0, 100 * SECOND, None),
+        (100 * SECOND, 10 * SECOND, "the clock of b is behind what it was .* by 90 s"),
+        (100 * SECOND, 99 * SECOND, None),
+        (0, 5000 * SECOND, "b says that it began [0-9]+ s from now: the clock of this host"),
+    ],
+)
+def test_clocks_that_are_wrong_are_named(born_ns: int, again_ns: int, reason: str | None) -> None:
+    one = Member("a", "10.9.0.1", seed=1000 * SECOND)
+    one.meeting.begin(now_ns=0)
+    for born in (born_ns, again_ns):
+        two = Member("b", "10.9.0.2", seed=born)
+        one.hear(0, address("b", 0), two.meeting.hello(0), SECOND)
+    found = one.meeting.twice(now_ns=SECOND)
+    assert len(found) == (reason is not None)
+    assert reason is None or re.search(reason, found[0]), found
