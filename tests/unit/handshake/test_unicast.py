@@ -73,7 +73,7 @@ def speaking(name: str, contacts: dict[str, tuple[str, ...]] | None = None) -> H
     addresses = tuple(f"fd00:1234:5678:{k + 1:x}::2" for k in range(8))
     heard = {"b" * 31: tuple((k, k) for k in range(8))}
     said = Said(name, "f" * 16, 1 << 60, 1 << 30, 8, ("10.255.255.255", addresses[0]),
-                addresses, heard)  # fmt: skip
+                addresses, (25_000,) * 8, heard)  # fmt: skip
     return Hello(said, 7, seeks=("b" * 31,), contacts=contacts or {})
 
 
