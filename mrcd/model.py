@@ -28,7 +28,7 @@ QpState = Literal["RESET", "INIT", "RTR", "RTS", "ERROR"]
 XdpMode = Literal["native", "off", "detached"]
 TcKind = Literal["tcx", "clsact", "detached"]
 FaultKind = Literal["dead", "loss", "slow", "damage", "repeat", "reorder", "flap"]
-ElementKind = Literal["nic", "link", "t0", "t1", "network", "pair", "host"]
+ElementKind = Literal["nic", "link", "t0", "t1", "network", "cable", "pair", "host"]
 ElementState = Literal["ok", "dead", "loss", "slow", "unseen"]
 TickState = Literal["idle", "running", "stopped"]
 HowApplied = Literal["live", "restart"]
@@ -411,7 +411,7 @@ class ElementInfo:
 
     name: str
     kind: ElementKind
-    plane: int  # -1: a host, with all of its NICs
+    plane: int  # -1: a host, with all of its NICs, or a network that this host is not on
     state: ElementState
     loss: float
     sent: int  # probes of the window that crossed it

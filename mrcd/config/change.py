@@ -47,8 +47,17 @@ class Change:
             tuple(p for p in new.peers if p.name in others or before.get(p.name) != p),
             tuple((a, b) for a, b in stay if _ways(a) != _ways(b)),
             old.transport.tick_us != new.transport.tick_us,
-            (old.fabric, old.peers, old.transport) != (new.fabric, new.peers, new.transport),
+            _surveyed(old) != _surveyed(new),
         )
+
+
+def _surveyed(config: Config) -> tuple[object, ...]:
+    """Return what the survey goes by. Where peers are in a network it finds out by itself."""
+    if config.fabric.described:
+        return config.fabric, config.peers, config.transport
+    fabric = config.fabric
+    names = tuple(peer.name for peer in config.peers)
+    return fabric.planes, fabric.routing, fabric.classes, names, config.transport
 
 
 def _place(peer: Peer) -> tuple[int, int]:

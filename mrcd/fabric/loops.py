@@ -34,7 +34,7 @@ LOOPS_MAX = 4096
 Members = dict[int, list[Host]]
 
 Kind = Literal["near", "up", "far"]
-ElementKind = Literal["nic", "link", "t0", "t1", "network", "pair", "host"]
+ElementKind = Literal["nic", "link", "t0", "t1", "network", "cable", "pair", "host"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,8 @@ class Element:
     """A part of the fabric that can fail: a NIC link, a link between switches, or a switch.
 
     Where there is no fabric (mrcd/survey/pairs.py) it is a NIC, the way between two, the network of
-    a plane, or a host with all of its NICs. `plane` is -1 for a host.
+    a plane, a cable, or a host with all of its NICs. `plane` is -1 for a host, and for what this
+    host has no NIC on.
     """
 
     name: str

@@ -18,7 +18,7 @@ from mrcd.config.config import Config, Current
 from mrcd.config.config import Peer as Configured
 from mrcd.datapath.qptable import QpTable
 from mrcd.fabric import digest, underlay
-from mrcd.fabric.numbering import ALIKE
+from mrcd.fabric.numbering import Numbering
 from mrcd.handshake import (
     CELL,
     CELL_UDP,
@@ -461,12 +461,10 @@ class Peers(Placed):
         """Peers whose session is established and that are heard."""
         return [name for name in self._answering if self.all[name].established]
 
-    def numbers_alike(self, name: str) -> bool:
-        """Return whether a peer has as many planes as we, all the same, with the same numbers."""
-        offer = self.all[name].session.remote if name in self.all else None
-        if offer is None or self.all[name].numbering != ALIKE:
-            return False
-        return len(offer.endpoints) in (0, self._config().fabric.planes)
+    def numbering(self, name: str) -> Numbering | None:
+        """Return which of our planes a peer's are; None while it has not said."""
+        peer = self.all.get(name)
+        return None if peer is None or peer.session.remote is None else peer.numbering
 
     def usable_planes(self, name: str) -> list[int]:
         """Return the planes that a peer says are usable and whose paths are not all denied."""

@@ -11,25 +11,25 @@ from __future__ import annotations
 
 import functools
 import math
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Final
 
 from mrcd.survey import told
 from mrcd.survey.arrivals import Arrivals, Kinds
+from mrcd.survey.cables import BOTH, CABLE, CabledLayout, Joint
+from mrcd.survey.carriers import HEARD_NS, Carriers
 from mrcd.survey.evidence import PROBES_RECENT, Evidence
 from mrcd.survey.history import MEMORY, RECENT
+from mrcd.survey.hoststate import FLAPS, SECOND, HostState
 from mrcd.survey.inference import Fault
 from mrcd.survey.likelihood import Seen
 from mrcd.survey.messages import EvidenceError, Total
 from mrcd.survey.named import CERTAIN, Changes, FaultList
-from mrcd.survey.pairs import Counted, infer
+from mrcd.survey.pairs import Counted, infer, whole
 from mrcd.survey.shots import Probe, Shots, Target
 from mrcd.survey.told import Message, Nic
 from mrcd.survey.ways import Layout, Way
 
-SECOND: Final = 1_000_000_000
 INTERVAL_NS: Final = SECOND // 4
 """Counts are told and judged once in this time while anything is lost."""
 CALM: Final = 2
@@ -41,75 +41,21 @@ SILENT_NS: Final = 3 * SECOND
 SHORTER: Final = (20, 8)
 """Units of shorter windows that are tried where nothing certain was found in the whole one: a small
 loss that has just begun is diluted by the time before it."""
-FLAPS: Final = 3
-FLAPS_NS: Final = 60 * SECOND
-"""A NIC that loses its carrier as often as this in this time flaps."""
 CARRIER_NS: Final = 4 * SECOND
 """What was lost around a change of the carrier says nothing of anything else for this time."""
-QUEUED_NS: Final = 20 * SECOND
-"""What goes by a queue that was full within this time is not called slow."""
-ERRORS_NS: Final = 60 * SECOND
+REFUSED_NS: Final = 3 * SECOND
+"""It is told for this time that a host has refused probes."""
 DATA_PPM: Final = 1000
 """Loss of data, of a million packets, from which on it is told of beside that of probes."""
-HEARD_NS: Final = 5 * SECOND
-
-
-@dataclass(slots=True)
-class _Host:
-    """What another host, or this one, has said last."""
-
-    run: int
-    token: int
-    nics: tuple[Nic, ...]
-    heard_ns: int
-    sent: dict[Target, deque[tuple[int, int]]] = field(default_factory=dict)
-    data_ppm: dict[Target, int] = field(default_factory=dict)
-    kinds: dict[Target, Kinds] = field(default_factory=dict)
-    queued: dict[Target, deque[tuple[int, int]]] = field(default_factory=dict)
-    reached: dict[Target, int] = field(default_factory=dict)  # probes of a sender that came, all
-    downs: dict[int, deque[tuple[int, int]]] = field(default_factory=dict)
-    errors: dict[int, deque[tuple[int, int]]] = field(default_factory=dict)
-
-    def note_nics(self, nics: tuple[Nic, ...], now_ns: int) -> None:
-        """Remember what the kernel counts of the NICs."""
-        self.nics = nics
-        for plane, nic in enumerate(nics):
-            _remember(self.downs, plane, (now_ns, nic.downs), FLAPS_NS)
-            _remember(self.errors, plane, (now_ns, nic.errors), ERRORS_NS)
-
-    def flaps(self, plane: int) -> int:
-        """Return how often a NIC has lost its carrier lately."""
-        return _grown(self.downs.get(plane))
-
-    def changed_ns(self, plane: int) -> int | None:
-        """Return when a NIC's carrier was lost last, as far as known."""
-        times = self.downs.get(plane)
-        if not times:
-            return None
-        last = times[-1][1]
-        return next((at for at, count in times if count == last and times[0][1] != last), None)
-
-
-_Key = TypeVar("_Key")
-
-
-def _remember(
-    kept: dict[_Key, deque[tuple[int, int]]], key: _Key, now: tuple[int, int], for_ns: int
-) -> None:
-    times = kept.setdefault(key, deque())
-    times.append(now)
-    while len(times) > 2 and times[1][0] < now[0] - for_ns:
-        times.popleft()
-
-
-def _grown(times: Sequence[tuple[int, int]] | None) -> int:
-    return max(0, times[-1][1] - times[0][1]) if times else 0
 
 
 class Matrix:
     """What is known of all ways. Times are nanoseconds of a monotonic clock.
 
-    `hosts` are the names of all, `own` among them. `pps` is what each sends in a second.
+    `hosts` are the names of all, `own` among them. `planes` are the NICs of this host. `pps` is
+    what each sends in a second.
+
+    Hosts share all planes, with the same numbers, until it is known that they do not (`connect`).
     """
 
     def __init__(
@@ -121,18 +67,22 @@ class Matrix:
         self.token = token
         self._pps = pps
         self._names = tuple(sorted(hosts))
-        self.hosts: dict[str, _Host] = {}
+        self.hosts: dict[str, HostState] = {}
         self.arrivals: dict[Target, Arrivals] = {}
         self._run_of: dict[int, str] = {}
         self.shots = Shots()
         self.list = FaultList(dead_after=3)
         self.counted: list[Counted] = []
-        self.layout = Layout(self._names, planes, {})
+        self.layout: Layout | CabledLayout = Layout(self._names, planes, {})
+        self._carriers = Carriers(own)
+        self._connects = False
+        self._pairs: dict[str, tuple[int, ...]] = {}
+        self._refused_ns: dict[str, int] = {}
         self._begin()
 
     def _begin(self) -> None:
         shots = max(1, self._pps // 2)
-        unit_s = PROBES_RECENT * (len(self._names) - 1) * self.planes / shots
+        unit_s = PROBES_RECENT * self.layout.most / shots
         self._evidence = Evidence(
             {name: functools.partial(self.layout.ways, name) for name in self._names},
             0,
@@ -159,16 +109,67 @@ class Matrix:
             self.arrivals.pop((host, plane), None)
         self._renew()
 
-    def _renew(self) -> None:
-        self.layout = Layout(self._names, self.planes, self.layout.nics)
-        self._begin()
+    def connect(self, pairs: Mapping[str, tuple[int, ...]]) -> None:
+        """Go by this from now on: by peer, the NIC that each of ours leads to, -1 if to none."""
+        self._connects = True
+        now = {name: pairs[name] for name in sorted(pairs) if name in self._names}
+        if now == self._pairs:
+            return
+        gone = dict.fromkeys(self._pairs.keys() - now.keys(), (-1,) * self.planes)
+        self._pairs = now | {name: none for name, none in gone.items() if name in self._names}
+        own = self.hosts.get(self.own)
+        if own is not None:
+            self._note_pairs(own)
+        self._renew()
+
+    def _note_pairs(self, own: HostState) -> None:
+        own.joined = {
+            (peer, nic): theirs
+            for peer, ends in self._pairs.items()
+            for nic, theirs in enumerate(ends)
+        }
+
+    @property
+    def is_cabled(self) -> bool:
+        """Whether some hosts do not share all planes, or number them otherwise."""
+        alike = tuple(range(self.planes))
+        if any(ends != alike for ends in self._pairs.values()):
+            return True
+        return self._connects and any(
+            len(host.nics) != self.planes
+            or any(k != nic for (_peer, k), nic in host.joined.items())
+            for host in self.hosts.values()
+        )
+
+    def _joints(self) -> Iterator[Joint]:
+        for peer, ends in self._pairs.items():
+            for nic, theirs in enumerate(ends):
+                if theirs >= 0:
+                    yield (self.own, nic), (peer, theirs)
+        for name, host in self.hosts.items():
+            for (peer, nic), theirs in host.joined.items():
+                if theirs >= 0 and name != self.own:
+                    yield (name, nic), (peer, theirs)
+
+    def _renew(self, nics: Mapping[str, tuple[str, ...]] | None = None) -> None:
+        """Have the layout of what is known now; if it is another one, windows begin anew."""
+        nics = self.layout.nics if nics is None else nics
+        found: Layout | CabledLayout = Layout(self._names, self.planes, nics)
+        if self.is_cabled:
+            joints = frozenset(self._joints())
+            found = CabledLayout(self.own, self._names, nics, joints)
+        if found != self.layout:
+            self.layout = found
+            self._begin()
 
     # ---- what arrives
 
     def probe(self, probe: Probe, plane: int, at_ns: int, now_ns: int) -> bool:
         """Count a probe that arrived by a plane; return whether it is one of a peer to us."""
         sender = self._run_of.get(probe.run)
-        if sender is None or probe.token != self.token or probe.plane != plane:
+        if sender is None or probe.token != self.token:
+            return False
+        if probe.plane != self.layout.theirs(self.own, plane, sender):
             return False
         arrivals = self.arrivals.get((sender, plane))
         if arrivals is None:
@@ -184,6 +185,14 @@ class Matrix:
         if arrivals is not None:
             arrivals.damaged(now_ns)
 
+    def refused(self, peer: str, now_ns: int) -> None:
+        """Note that a peer's kernel refuses probes: it lives, and its mrcd does not run."""
+        self._refused_ns[peer] = now_ns
+
+    def _refused(self, now_ns: int) -> tuple[str, ...]:
+        late = sorted(self._refused_ns.items(), key=lambda each: -each[1])[: told.REFUSED_MAX]
+        return tuple(name for name, at in late if now_ns - at < REFUSED_NS)
+
     def receive(self, datagram: bytes, *, now_ns: int, sender: str | None = None) -> None:
         """Take what a peer tells; EvidenceError says why it is refused.
 
@@ -194,16 +203,16 @@ class Matrix:
             raise EvidenceError(f"ways in the name of {message.host}, from {sender}")
         if message.host not in self._names or message.host == self.own:
             raise EvidenceError(f"no host {message.host!r} is a peer")
-        if len(message.nics) != self.planes:
+        if len(message.nics) != self.planes and not self._connects:
             raise EvidenceError(f"{message.host} has {len(message.nics)} planes")
-        if any(len(each) != self.planes for each in message.ways.values()):
+        if any(len(each) != len(message.nics) for each in message.ways.values()):
             raise EvidenceError(f"{message.host} tells of other planes than it has")
         self._take(message, now_ns)
 
     def _take(self, message: Message, now_ns: int) -> None:
         host = self.hosts.get(message.host)
         if host is None or host.run != message.run:
-            host = self.hosts[message.host] = _Host(
+            host = self.hosts[message.host] = HostState(
                 message.run, message.token, message.nics, now_ns
             )
             if message.host != self.own:
@@ -211,54 +220,65 @@ class Matrix:
                     run: name for run, name in self._run_of.items() if name != message.host
                 }
                 self._run_of[message.run] = message.host
-        host.heard_ns = now_ns
+        host.note_heard(now_ns)
         host.note_nics(message.nics, now_ns)
-        self._learn_names(message.host, message.nics)
+        host.refused = message.refused
+        self._note_joints(message, host)
         totals: dict[int, Total] = {}
         for peer, ways in message.ways.items():
             if peer not in self._names or peer == message.host:
                 continue
-            for plane, way in enumerate(ways):
-                self._note_sent(host, message.host, (peer, plane), way, now_ns)
-                total = self._total(host, (peer, plane), way, now_ns)
-                if total is not None:
-                    totals[self.layout.index(peer, message.host, plane)] = total
+            for nic, way in enumerate(ways):
+                self._note_way(host, message.host, (peer, nic), way, now_ns)
+                index = self.layout.index(peer, message.host, nic)
+                total = None if index is None else self._total(host, (peer, nic), way, now_ns)
+                if index is not None and total is not None:
+                    totals[index] = total
         self._evidence.add(message.host, message.run, totals, now_ns=now_ns)
 
-    def _note_sent(
-        self, host: _Host, name: str, target: Target, way: told.Way, now_ns: int
-    ) -> None:
-        times = host.sent.setdefault(target, deque(maxlen=8))
-        if not times or way.sent >= times[-1][1]:
-            times.append((now_ns, way.sent))
-        host.data_ppm[target] = way.data_ppm
-        host.kinds[target] = told.kinds_of(way.kinds)
-        host.reached[target] = way.received
-        _remember(host.queued, target, (now_ns, way.excused), QUEUED_NS)
-        peer, plane = target
-        if peer == self.own and (name, plane) not in self.arrivals:
-            self.arrivals[name, plane] = Arrivals(host.run, way.sent)
+    def _note_joints(self, message: Message, host: HostState) -> None:
+        """Remember the names of a host's NICs, and where they lead."""
+        before = dict(host.joined)
+        if message.host == self.own:
+            self._note_pairs(host)
+        else:
+            for peer, ways in message.ways.items():
+                for nic, way in enumerate(ways):
+                    host.joined[peer, nic] = nic if way.theirs is None else way.theirs
+        names = tuple(nic.name for nic in message.nics)
+        if host.joined != before or self.layout.nics.get(message.host) != names:
+            self._renew({**self.layout.nics, message.host: names})
 
-    def _total(self, host: _Host, source: Target, way: told.Way, now_ns: int) -> Total | None:
+    def _note_way(
+        self, host: HostState, name: str, target: Target, way: told.Way, now_ns: int
+    ) -> None:
+        host.note_way(target, way, now_ns)
+        peer, nic = target
+        ours = self.layout.theirs(name, nic, self.own) if peer == self.own else None
+        if ours is not None and ours < self.planes and (name, ours) not in self.arrivals:
+            self.arrivals[name, ours] = Arrivals(host.run, way.sent)
+
+    def _total(self, host: HostState, source: Target, way: told.Way, now_ns: int) -> Total | None:
         """Return the probes of one way so far; None if nothing is known of it.
 
         Where nothing has ever arrived at a host, or from one, a firewall is in the way of all.
         """
-        peer, plane = source
-        sender = self.hosts.get(peer)
+        peer, nic = source
+        sender, name = self.hosts.get(peer), self._name_of(host)
+        theirs = self.layout.theirs(name, nic, peer)
         if not any(host.reached.values()):
             return None
-        if sender is None or not self._reaches_any(peer):
+        if sender is None or theirs is None or not self._reaches_any(peer):
             return None
         tail = 0
         if sender.run == way.run:
-            times = sender.sent.get((self._name_of(host), plane), ())
+            times = sender.sent.get((name, theirs), ())
             before = [sent for at, sent in times if at <= now_ns - TAIL_NS]
             tail = max(0, before[-1] - 1 - way.top) if before else 0
         sent = way.received + way.lost + tail
         return Total(sent, way.received + way.excused, way.took_us)
 
-    def _name_of(self, host: _Host) -> str:
+    def _name_of(self, host: HostState) -> str:
         return next(name for name, each in self.hosts.items() if each is host)
 
     def _reaches_any(self, sender: str) -> bool:
@@ -268,12 +288,6 @@ class Matrix:
             for (peer, _plane), count in host.reached.items()
             if peer == sender
         )
-
-    def _learn_names(self, host: str, nics: Sequence[Nic]) -> None:
-        names = tuple(nic.name for nic in nics)
-        if self.layout.nics.get(host) != names:
-            self.layout = Layout(self._names, self.planes, {**self.layout.nics, host: names})
-            self._begin()
 
     # ---- what is told
 
@@ -285,37 +299,50 @@ class Matrix:
         now_ns: int,
     ) -> Iterator[bytes]:
         """Count what arrived, and return the datagrams that tell the peers of it."""
+        said = told.Self(self.own, self.run, self.token, nics, self._refused(now_ns))
         ways: dict[str, tuple[told.Way, ...]] = {}
-        for peer in self.layout.senders(self.own):
-            each = [self._way(peer, plane, data_ppm, now_ns) for plane in range(self.planes)]
-            ways[peer] = tuple(each)
-        self._take(Message(told.VERSION, self.own, self.run, self.token, nics, ways), now_ns=now_ns)
-        return told.encode(told.Self(self.own, self.run, self.token, nics), ways)
+        cabled = isinstance(self.layout, CabledLayout)
+        for peer in self._pairs if cabled else self._names:
+            if peer != self.own:
+                each = [self._way(peer, plane, data_ppm, now_ns) for plane in range(self.planes)]
+                ways[peer] = tuple(each)
+        self._take(told.message_of(said, ways), now_ns=now_ns)
+        return told.encode(said, ways)
 
     def _way(self, peer: str, plane: int, data_ppm: Mapping[Target, int], now_ns: int) -> told.Way:
         target = peer, plane
+        theirs = None
+        if isinstance(self.layout, CabledLayout):
+            known = self.layout.theirs(self.own, plane, peer)
+            theirs = -1 if known is None else known
         lost_ppm = data_ppm.get(target, 0)
         sent = self.shots.number(target)
         here = self.arrivals.get(target)
         if here is None:
-            return told.Way(sent, lost_ppm, 0, -1, 0, 0, 0, None, ())
+            return told.Way(sent, lost_ppm, 0, -1, 0, 0, 0, None, (), theirs)
         here.settle(now_ns)
         least = here.take_least()
         took = None if least is None else least / 1000
         counts = told.counts_of(here.kinds)
         return told.Way(
-            sent, lost_ppm, here.run, here.top, here.received, here.lost, here.excused, took, counts
+            sent, lost_ppm, here.run, here.top, here.received, here.lost, here.excused, took,
+            counts, theirs,
         )  # fmt: skip
 
     def targets(self, planes_down: Sequence[int] = ()) -> list[Target]:
         """Return the ways that are to be probed: of planes with a carrier at both ends."""
-        found = []
-        for plane in range(self.planes):
-            for peer in self.layout.senders(self.own):
-                host = self.hosts.get(peer)
-                if host is not None and host.nics[plane].up and plane not in planes_down:
-                    found.append((peer, plane))
-        return found
+        return [
+            (peer, plane)
+            for peer, plane in self.layout.from_host(self.own)
+            if plane not in planes_down and (nic := self.nic_of(peer, plane)) is not None and nic.up
+        ]
+
+    def nic_of(self, peer: str, plane: int) -> Nic | None:
+        """Return what a peer says of its NIC that one of ours leads to, if it is heard."""
+        host, theirs = self.hosts.get(peer), self.layout.theirs(self.own, plane, peer)
+        if host is None or theirs is None or theirs >= len(host.nics):
+            return None
+        return host.nics[theirs]
 
     @property
     def lost_here(self) -> tuple[int, int]:
@@ -336,7 +363,21 @@ class Matrix:
     def interval_s(self, now_ns: int) -> float:
         """Return the time until the totals are to be told and judged again."""
         quiet = self._evidence.quiet(now_ns=now_ns)
+        if quiet and isinstance(self.layout, CabledLayout):
+            quiet = not self.list.pending and not self._has_gap(now_ns)
         return INTERVAL_NS * (CALM if quiet else 1) / 1e9
+
+    def _has_gap(self, now_ns: int) -> bool:
+        """Return whether a host says nothing, or a NIC that leads somewhere has no carrier."""
+        return any(
+            (name != self.own and SECOND < now_ns - host.heard_ns < HEARD_NS)
+            or any(
+                not nic.up and self.layout.network_of(name, k) is not None
+                for k, nic in enumerate(host.nics)
+                if isinstance(self.layout, CabledLayout)
+            )
+            for name, host in self.hosts.items()
+        )
 
     def silent(self, now_ns: int) -> list[tuple[str, int]]:
         """Return the peers that were heard once and are not now, and since when."""
@@ -348,7 +389,7 @@ class Matrix:
 
     def judge(self, *, now_ns: int) -> tuple[Changes, list[Fault]]:
         """Return what has changed on the list of faults, and all that was found."""
-        known = {fault.element.name: fault for fault in self._carriers(now_ns)}
+        known = {fault.element.name: fault for fault in self._stated(now_ns)}
         self.counted = self._counted_within(MEMORY, now_ns)
         found = self._inferred(self.counted, now_ns)
         if any(each.seen.lost for each in self.counted):
@@ -356,7 +397,7 @@ class Matrix:
                 if any(fault.certainty >= CERTAIN for fault in found):
                     break
                 found = self._inferred(self._counted_within(most, now_ns), now_ns) or found
-        found = [fault for fault in found if fault.element.name not in known]
+        found = [fault for fault in found if not self._is_known(fault, known)]
         found = [self._with_errors(fault) for fault in found] + [*known.values()]
         return self.list.update(found, now_ns=now_ns), found
 
@@ -369,7 +410,7 @@ class Matrix:
     def aim(self, faults: Sequence[Fault], planes_down: Sequence[int] = ()) -> None:
         """Send every other shot where it tells most about uncertain faults."""
         telling = [
-            (loop.host.name, loop.plane)
+            (loop.host.name, loop.leaves)
             for fault in faults
             for loop in fault.telling
             if isinstance(loop, Way) and loop.sender == self.own
@@ -380,11 +421,12 @@ class Matrix:
         way = one.loop
         assert isinstance(way, Way)
         host, sender = self.hosts.get(way.host.name), self.hosts.get(way.sender)
-        kinds = host.kinds.get((way.sender, way.plane)) if host is not None else None
-        ppm = sender.data_ppm.get((way.host.name, way.plane), 0) if sender is not None else 0
+        here = way.sender, way.enters
+        kinds = host.kinds.get(here) if host is not None else None
+        ppm = sender.data_ppm.get((way.host.name, way.leaves), 0) if sender is not None else 0
         data = f"{way.title}: data loses {ppm / 1e4:.1f} %" if ppm >= DATA_PPM else ""
-        times = host.queued.get((way.sender, way.plane)) if host is not None else None
-        return Counted(one, way, kinds or Kinds(), data, queued=_grown(times) > 0)
+        queued = host is not None and host.was_full(here)
+        return Counted(one, way, kinds or Kinds(), data, queued=queued)
 
     def _is_disturbed(self, way: Way, now_ns: int) -> bool:
         """Return whether a way is not to be judged.
@@ -394,46 +436,48 @@ class Matrix:
         counts = self.hosts.get(way.host.name)
         if counts is None or now_ns - counts.heard_ns > SILENT_NS:
             return True
-        for name in (way.sender, way.host.name):
+        for name, nic in ((way.sender, way.leaves), (way.host.name, way.enters)):
             host = self.hosts.get(name)
-            if host is None or way.plane >= len(host.nics):
+            if host is None or nic >= len(host.nics):
                 continue
-            changed = host.changed_ns(way.plane)
-            if not host.nics[way.plane].up:
+            changed = host.changed_ns(nic)
+            if not host.nics[nic].up:
                 return True
             if changed is not None and now_ns - changed < CARRIER_NS:
                 return True
-            if host.flaps(way.plane) >= FLAPS:
+            if host.flaps(nic) >= FLAPS:
                 return True
         return False
 
-    def _carriers(self, now_ns: int) -> Iterator[Fault]:
-        """Yield what hosts themselves say of their NICs."""
-        for name, host in sorted(self.hosts.items()):
-            if now_ns - host.heard_ns > HEARD_NS and name != self.own:
-                continue
-            for plane, nic in enumerate(host.nics):
-                element = self.layout.nic(name, plane)
-                flaps = host.flaps(plane)
-                if flaps >= FLAPS:
-                    line = f"{name} has lost the carrier of {nic.name} {flaps} times in a minute"
-                    yield Fault(element, "flap", 0.0, 0.0, 0.0, 0.0, _SURE, (line,), ())
-                elif not nic.up:
-                    line = f"{name} says that {nic.name} has no carrier"
-                    yield Fault(element, "dead", 1.0, 1.0, 1.0, 0.0, _SURE, (line,), ())
+    def _stated(self, now_ns: int) -> Iterator[Fault]:
+        """Return what hosts themselves say of their NICs, and which hosts say nothing."""
+        if isinstance(self.layout, CabledLayout):
+            return self._carriers.cabled(self.layout, self.hosts, self._pps, now_ns)
+        return self._carriers.nics(self.layout, self.hosts, now_ns)
+
+    def _is_known(self, fault: Fault, known: Mapping[str, Fault]) -> bool:
+        """Return whether what is found by probes has been named by what hosts say."""
+        if fault.element.kind == "cable" and whole(fault.element) in known:
+            return True
+        return fault.element.name in known
 
     def _with_errors(self, fault: Fault) -> Fault:
         """Add what the kernel counts of a NIC to the evidence."""
         for name, host in self.hosts.items():
             for plane, nic in enumerate(host.nics):
-                errors = _grown(host.errors.get(plane))
-                if errors and fault.element.name.startswith(self.layout.nic_name(name, plane)):
+                errors = host.has_errors(plane)
+                if errors and _is_of(fault, self.layout.nic_name(name, plane)):
                     line = f"{name} counts {errors:,} errors of {nic.name} in a minute"
                     return _with_line(fault, line)
         return fault
 
 
-_SURE: Final = float("inf")
+def _is_of(fault: Fault, nic: str) -> bool:
+    """Return whether a fault is of a NIC, or of a cable that ends in it."""
+    element = fault.element
+    if element.kind == "cable":
+        return nic in whole(element).removeprefix(CABLE).split(BOTH)
+    return element.name.startswith(nic)
 
 
 def _with_line(fault: Fault, line: str) -> Fault:

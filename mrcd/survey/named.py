@@ -61,6 +61,11 @@ class FaultList:
         """The named faults, sorted by the element's name."""
         return sorted(self._named.values(), key=lambda named: named.fault.element.name)
 
+    @property
+    def pending(self) -> bool:
+        """Whether something was found that is not named yet."""
+        return bool(self._streaks.keys() - self._named.keys())
+
     def update(self, faults: Iterable[Fault], *, now_ns: int) -> Changes:
         """Apply a new judgement, and return the faults that it named and cleared."""
         found = {fault.element: fault for fault in faults}

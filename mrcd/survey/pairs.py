@@ -19,6 +19,7 @@ from typing import Final
 
 from mrcd.fabric.loops import Element
 from mrcd.survey.arrivals import Kinds
+from mrcd.survey.cables import BOTH, CABLE
 from mrcd.survey.inference import (
     SLOW_TIMES,
     SLOW_US,
@@ -86,17 +87,23 @@ class _Search(Search):
         return super()._cost(element) + (HOST_COST if element.kind == "host" else 0.0)
 
     def _is_kin(self, element: Element, other: Element) -> bool:
-        """Return whether both are the same NIC, in one or in both directions."""
-        return element.kind == other.kind == "nic" and whole(element) == whole(other)
+        """Return whether both are the same NIC or cable, in one or in both directions."""
+        same = element.kind == other.kind in ("nic", "cable")
+        return same and whole(element) == whole(other)
 
 
 def whole(element: Element) -> str:
-    """Return the name of a NIC without the direction."""
+    """Return the name of a NIC or a cable without the direction."""
+    if element.kind == "cable":
+        ends = element.name.removeprefix(CABLE).replace(" to ", BOTH).split(BOTH)
+        return CABLE + BOTH.join(sorted(ends))
     return element.name.removesuffix(" sending").removesuffix(" receiving")
 
 
 def is_directed(element: Element) -> bool:
     """Return whether an element stands for one of two directions."""
+    if element.kind == "cable":
+        return BOTH not in element.name
     if element.kind == "pair":
         return not element.name.startswith("between ")
     return element.name != whole(element)
@@ -267,18 +274,25 @@ def _extra(rows: Sequence[Counted]) -> tuple[dict[Way, float], list[Way], set[Wa
 def _round_trips(
     took: Mapping[tuple[str, str], Mapping[int, tuple[float, Way]]],
 ) -> dict[tuple[str, str, int], float]:
-    """Return what there and back takes usually, by the other planes or else by the other pairs."""
+    """Return what there and back takes usually, by the other planes or else by the other pairs.
+
+    Pairs of one network are compared: another one, as a cable elsewhere, may be of any length.
+    """
     every: dict[tuple[str, str], dict[int, float]] = {}
     for (sender, host), planes in took.items():
         back = took.get((host, sender), {})
         both = planes.keys() & back.keys()
         every[sender, host] = {k: planes[k][0] + back[k][0] for k in both}
-    singles = [trip for trips in every.values() if len(trips) == 1 for trip in trips.values()]
+    singles: dict[int, list[float]] = {}
+    for trips in every.values():
+        if len(trips) == 1:
+            for plane, trip in trips.items():
+                singles.setdefault(plane, []).append(trip)
     found = {}
     for (sender, host), trips in every.items():
         for plane in trips:
             if len(trips) > 1:
                 found[sender, host, plane] = lower_median(trips.values())
-            elif len(singles) > 2:
-                found[sender, host, plane] = lower_median(singles)
+            elif len(singles[plane]) > 2:
+                found[sender, host, plane] = lower_median(singles[plane])
     return found

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from mrcd.config.config import Current, Peer
 from mrcd.fabric import underlay
+from mrcd.fabric.numbering import Numbering
 from mrcd.linux.planesocket import Address
 from mrcd.peers.peers import Peers
 from mrcd.service.log import get_logger
@@ -51,10 +52,9 @@ class PairSurvey:
         now = config()
         self._peers = peers
         self._data_loss = data_loss
-        alike = [peer.name for peer in now.peers if _shares_all(peer)]
-        self.pps = now.transport.survey_pps if alike else 0
-        self.reason = _why_not(now.transport.survey_pps, len(now.peers), len(alike))
-        names = [now.host.name, *alike]
+        self.pps = now.transport.survey_pps if now.peers else 0
+        self.reason = _why_not(now.transport.survey_pps, len(now.peers))
+        names = [now.host.name, *(peer.name for peer in now.peers)]
         planes = now.fabric.planes
         self.matrix = Matrix(
             now.host.name, names, planes, self.pps, secrets.randbits(63), secrets.randbits(63)
@@ -78,8 +78,8 @@ class PairSurvey:
         layout, own = self.matrix.layout, self.matrix.own
         if not self.pps:
             return ()
-        there = (way for host in layout.senders(own) for way in layout.ways(host))
-        return tuple(way for way in there if way.sender == own)
+        there = dict.fromkeys(host for host, _nic in layout.from_host(own))
+        return tuple(way for host in there for way in layout.ways(host) if way.sender == own)
 
     @property
     def list(self) -> FaultList:
@@ -119,6 +119,7 @@ class PairSurvey:
         """Tell the totals, and judge if that is due."""
         config, now_ns = self._config(), time.monotonic_ns()
         self._place()
+        self.matrix.connect(self._pairs())
         nics = tuple(nic_of(name) for name in config.interfaces)
         datagrams = list(self.matrix.tell(nics, self._data_loss(), now_ns=now_ns))
         self._tell(datagrams)
@@ -155,7 +156,7 @@ class PairSurvey:
 
     def _tell(self, datagrams: Sequence[bytes]) -> None:
         """Send the totals to peers that answer, each on two planes in turn."""
-        peers = [name for name in self._peers.answering if self._is_alike(name)]
+        peers = self._peers.answering
         planes = self._config().fabric.planes
         if not peers:
             return
@@ -173,18 +174,23 @@ class PairSurvey:
 
     def _receive(self, sender: str | None, datagram: bytes, plane: int) -> None:
         now_ns = time.monotonic_ns()
-        if sender is not None and not self._is_alike(sender):
-            return  # it is on other networks, or numbers them otherwise
         try:
             self.matrix.receive(datagram, now_ns=now_ns, sender=sender)
             self.accepted += 1
         except EvidenceError as error:
             self.rejections.add(plane, str(error), now_ns=now_ns)
 
-    def _is_alike(self, name: str) -> bool:
-        """Return whether a peer is on all planes of this host, on no other, and numbers them so."""
-        peer = self._config().by_name.get(name)
-        return peer is not None and _shares_all(peer) and self._peers.numbers_alike(name)
+    def _pairs(self) -> dict[str, tuple[int, ...]]:
+        """Return the NIC of each peer that each of ours leads to by itself, -1 if it does not.
+
+        What a peer with all our planes numbers them is open until it has said so.
+        """
+        found = {}
+        for peer in self._config().peers:
+            numbering = self._peers.numbering(peer.name)
+            if numbering is not None or not _shares_all(peer):
+                found[peer.name] = paired(peer, numbering, self._config().fabric.planes)
+        return found
 
     def _judge(self, now_ns: int, down: Sequence[int]) -> None:
         changes, found = self.matrix.judge(now_ns=now_ns)
@@ -213,19 +219,30 @@ def _text(address: Address) -> str:
 
 
 def _shares_all(peer: Peer) -> bool:
-    """Return whether each plane leads to a peer by itself: planes are compared among hosts."""
+    """Return whether each plane leads to a peer by itself."""
+    return len(_direct(peer)) == len(peer.host.endpoints)
+
+
+def _direct(peer: Peer) -> list[int]:
+    """Return the planes that lead to a peer without another host."""
     host = peer.host
-    alone = [plane for plane, _end in host.places if host.via(plane) is None]
-    return len(alone) == len(host.endpoints)
+    return [plane for plane, _end in host.places if host.via(plane) is None]
 
 
-def _why_not(pps: int, peers: int, alike: int) -> str:
+def paired(peer: Peer, numbering: Numbering | None, planes: int) -> tuple[int, ...]:
+    """Return the NIC of a peer that each of our planes leads to by itself, -1 for none."""
+    found = [-1] * planes
+    for theirs, ours in enumerate(numbering.ours if numbering is not None else ()):
+        if ours in _direct(peer):
+            found[ours] = theirs
+    return tuple(found)
+
+
+def _why_not(pps: int, peers: int) -> str:
     """Return the reason why this host runs no survey; empty if it does."""
     if not pps:
         return "[transport] survey_pps is 0"
-    if not peers:
-        return "there is no peer"
-    return "" if alike else "no peer is on the networks of all planes, so none can be compared"
+    return "" if peers else "there is no peer"
 
 
 def _fields(fault: Fault) -> dict[str, str]:

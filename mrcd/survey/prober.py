@@ -56,6 +56,10 @@ class Prober:
             self._credit -= 1
             if not self._shoot():
                 break
+        for plane, address in self._sockets.take_refused():
+            name = self._name(address, plane)
+            if name is not None:
+                self._matrix.refused(name, time.monotonic_ns())
 
     def _shoot(self) -> bool:
         """Send one shot; return whether there is anybody to send to."""
@@ -65,10 +69,11 @@ class Prober:
             return False
         peer, plane = target
         address, host = self._address(peer, plane), matrix.hosts.get(peer)
-        if address is None or host is None:
+        nic = matrix.nic_of(peer, plane)
+        if address is None or host is None or nic is None:
             return True
         number = matrix.shots.number(target)
-        long = self._length(address, plane, host.nics[plane])
+        long = self._length(address, plane, nic)
         for each, length in ((number, shots.SHORT), (number + 1, long)):
             probe = Probe(host.token, matrix.run, plane, each, time.time_ns())
             datagram = shots.encode(probe, length)

@@ -9,6 +9,7 @@ matter when they are read.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 import struct
@@ -28,6 +29,10 @@ _SO_NO_CHECK, _SO_TIMESTAMPNS = 11, 35
 _UDP_NO_CHECK6_TX, _UDP_NO_CHECK6_RX = 101, 102
 _IP_MTU_DISCOVER, _IPV6_MTU_DISCOVER, _PROBE = 10, 23, 3
 _IPV6_DONTFRAG = 62
+_IP_RECVERR, _IPV6_RECVERR = 11, 25
+_ERROR = struct.Struct("=IBBBBII")  # struct sock_extended_err
+_ORIGINS = (2, 3)  # ICMP, ICMPv6
+_ERRORS_MAX = 64
 _TIMESPEC = struct.Struct("@ll")
 _DATAGRAM_MAX: Final = 1 << 14
 
@@ -45,6 +50,7 @@ class ProbeSockets:
         self._in: dict[int, socket.socket] = {}
         self._out: dict[int, list[socket.socket]] = {}
         self._placed: dict[int, tuple[int, Address]] = {}
+        self._refused: list[tuple[int, str]] = []
 
     def place(self, plane: int, index: int, interface: str, address: Address) -> None:
         """Use an address of a NIC for a plane from now on. Raises OSError if that fails.
@@ -74,12 +80,14 @@ class ProbeSockets:
         if address.version == 4:
             sock.setsockopt(socket.SOL_SOCKET, _SO_NO_CHECK, 1)
             sock.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _PROBE)
+            sock.setsockopt(socket.IPPROTO_IP, _IP_RECVERR, 1)
             sock.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, self._dscp << 2)
         else:
             sock.setsockopt(socket.IPPROTO_UDP, _UDP_NO_CHECK6_TX, 1)
             sock.setsockopt(socket.IPPROTO_UDP, _UDP_NO_CHECK6_RX, 1)
             sock.setsockopt(socket.IPPROTO_IPV6, _IPV6_MTU_DISCOVER, _PROBE)
             sock.setsockopt(socket.IPPROTO_IPV6, _IPV6_DONTFRAG, 1)
+            sock.setsockopt(socket.IPPROTO_IPV6, _IPV6_RECVERR, 1)
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_TCLASS, self._dscp << 2)
 
     def send(self, plane: int, port: int, address: str, datagram: bytes) -> bool:
@@ -87,11 +95,35 @@ class ProbeSockets:
         sockets = self._out.get(plane)
         if sockets is None:
             return False
-        try:
-            sockets[port].sendto(datagram, (address, self._port))
-        except OSError:  # no route, no room, or an ICMP error about an earlier one
-            return False
-        return True
+        for _ in range(2):
+            try:
+                sockets[port].sendto(datagram, (address, self._port))
+            except OSError:  # no route, no room, or an error about an earlier one
+                if not self._read_errors(plane, sockets[port]):
+                    return False
+            else:
+                return True
+        return False
+
+    def _read_errors(self, plane: int, sock: socket.socket) -> int:
+        """Read what the kernel has been told of earlier probes; return how many errors."""
+        for found in range(_ERRORS_MAX):
+            try:
+                _data, extra, _flags, target = sock.recvmsg(64, 256, socket.MSG_ERRQUEUE)
+            except OSError:
+                return found
+            for _level, kind, value in extra:
+                if kind not in (_IP_RECVERR, _IPV6_RECVERR) or len(value) < _ERROR.size:
+                    continue
+                number, origin, *_rest = _ERROR.unpack_from(value)
+                if number == errno.ECONNREFUSED and origin in _ORIGINS and target:
+                    self._refused.append((plane, target[0].partition("%")[0]))
+        return _ERRORS_MAX
+
+    def take_refused(self) -> list[tuple[int, str]]:
+        """Return the planes and addresses whose hosts have refused probes since the last call."""
+        taken, self._refused = self._refused, []
+        return taken
 
     def read(self, on_datagram: OnDatagram) -> int:
         """Read all that has arrived; return how many datagrams."""

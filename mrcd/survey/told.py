@@ -22,6 +22,8 @@ from mrcd.survey.messages import EvidenceError
 MAGIC: Final = b"MRCw"
 VERSION: Final = 1
 PLANES_MAX: Final = 8
+REFUSED_MAX: Final = 4
+"""Hosts whose mrcd does not run that one message names."""
 _BYTES_OF_WAY = 64  # at most, about
 _BYTES_OF_KINDS = 140
 
@@ -47,7 +49,8 @@ class Way(msgspec.Struct, frozen=True, array_like=True):
     sent: probes to it so far. data_ppm: packets of data to it that are lost, of a million. The rest
     is of what came from it: `run` of the peer, the highest number, how many came, were lost, and
     were lost in a full queue; the least time that one took of late, in microseconds, by two clocks;
-    and what came of the last ones by kind, which is empty where nothing is wrong.
+    and what came of the last ones by kind, which is empty where nothing is wrong. `theirs` is the
+    number that the peer gives the plane, -1 where it is not on it, None where both number alike.
     """
 
     sent: Word64
@@ -59,10 +62,14 @@ class Way(msgspec.Struct, frozen=True, array_like=True):
     excused: Word64
     took_us: float | None
     kinds: Counts
+    theirs: Annotated[int, Meta(ge=-1, lt=PLANES_MAX)] | None = None
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True):
-    """What a host says of itself, and of its ways to some peers, by plane."""
+    """What a host says of itself, and of its ways to some peers, by plane.
+
+    `refused` names hosts that answer probes with an error: they run, and mrcd does not.
+    """
 
     version: int
     host: Name
@@ -70,6 +77,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True):
     token: Word64
     nics: Annotated[tuple[Nic, ...], Meta(max_length=PLANES_MAX)]
     ways: dict[Name, Annotated[tuple[Way, ...], Meta(max_length=PLANES_MAX)]]
+    refused: Annotated[tuple[Name, ...], Meta(max_length=REFUSED_MAX)] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +88,13 @@ class Self:
     run: int
     token: int
     nics: tuple[Nic, ...]
+    refused: tuple[str, ...] = ()
 
 
 def encode(own: Self, ways: Mapping[str, Sequence[Way]]) -> Iterator[bytes]:
     """Yield the datagrams that tell these ways."""
     part: dict[str, tuple[Way, ...]] = {}
-    room = whole = frames.MAX_BYTES - 120 - 40 * len(own.nics)
+    room = whole = frames.MAX_BYTES - 120 - 40 * len(own.nics) - 66 * len(own.refused)
     for name, each in ways.items():
         size = len(name) + sum(_BYTES_OF_WAY + _BYTES_OF_KINDS * bool(way.kinds) for way in each)
         if part and size > room:
@@ -98,10 +107,15 @@ def encode(own: Self, ways: Mapping[str, Sequence[Way]]) -> Iterator[bytes]:
 
 def _encoded(own: Self, ways: dict[str, tuple[Way, ...]]) -> bytes:
     try:
-        return frames.encode(MAGIC, Message(VERSION, own.host, own.run, own.token, own.nics, ways))
+        return frames.encode(MAGIC, message_of(own, ways))
     except ValueError:  # of one peer alone, with kinds on most of eight planes
         bare = {name: tuple(_bare(way) for way in each) for name, each in ways.items()}
-        return frames.encode(MAGIC, Message(VERSION, own.host, own.run, own.token, own.nics, bare))
+        return frames.encode(MAGIC, message_of(own, bare))
+
+
+def message_of(own: Self, ways: dict[str, tuple[Way, ...]]) -> Message:
+    """Return a message of these ways."""
+    return Message(VERSION, own.host, own.run, own.token, own.nics, ways, own.refused)
 
 
 def _bare(way: Way) -> Way:

@@ -13,7 +13,7 @@ receiver and a plane, and the trips of a host are the ways that lead to it, whos
     host a, host a sending, host a receiving    the same of all NICs of a host
 
 Between two hosts nobody can tell their NICs and the network apart: there are ways only. A host with
-one plane is as good as its NIC.
+one plane is as good as its NIC. Hosts that do not share all planes: mrcd/survey/cables.py.
 """
 
 from __future__ import annotations
@@ -30,13 +30,28 @@ ENDS = 3
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """The way from one host's NIC of a plane to that of another, `host`, which counts."""
+    """The way from one host's NIC of a plane to that of another, `host`, which counts.
+
+    `plane` is the number of the network. `nics` are the numbers that the sender and the host give
+    their NICs, None where both are that of the plane.
+    """
 
     sender: str
     host: Host
     plane: int
     title: str = field(compare=False)
     crossings: Mapping[Element, int] = field(compare=False, repr=False)
+    nics: tuple[int, int] | None = field(default=None, compare=False)
+
+    @property
+    def leaves(self) -> int:
+        """The number that the sender gives its NIC."""
+        return self.plane if self.nics is None else self.nics[0]
+
+    @property
+    def enters(self) -> int:
+        """The number that the host gives its NIC."""
+        return self.plane if self.nics is None else self.nics[1]
 
     @property
     def kind(self) -> str:
@@ -70,6 +85,20 @@ class Layout:
         """Return the other hosts, in the order of the ways to a host."""
         return tuple(other for other in self.hosts if other != host)
 
+    @property
+    def most(self) -> int:
+        """The number of ways that lead from one host."""
+        return (len(self.hosts) - 1) * self.planes
+
+    def theirs(self, host: str, nic: int, other: str) -> int | None:
+        """Return the NIC of another host that a host's NIC leads to: all number alike."""
+        return nic
+
+    def from_host(self, host: str) -> tuple[tuple[str, int], ...]:
+        """Return the hosts that ways lead to from a host, each with the NIC of the first one."""
+        others = self.senders(host)
+        return tuple((other, plane) for plane in range(self.planes) for other in others)
+
     def index(self, sender: str, host: str, plane: int) -> int:
         """Return the number of a way among those to a host."""
         return self.senders(host).index(sender) * self.planes + plane
@@ -92,19 +121,10 @@ class Layout:
     def _crossings(self, sender: str, host: str, plane: int) -> dict[Element, int]:
         """Return the elements that a way crosses, once each."""
         out, into = self.nic_name(sender, plane), self.nic_name(host, plane)
-        first, second = sorted((out, into))
-        found = [
-            Element(f"{out} to {into}", "pair", plane),
-            Element(f"between {first} and {second}", "pair", plane),
-        ]
+        found = pair_elements(out, into, plane)
         if len(self.hosts) >= ENDS:
-            found += [
-                Element(f"{out} sending", "nic", plane),
-                Element(f"{into} receiving", "nic", plane),
-                Element(out, "nic", plane),
-                Element(into, "nic", plane),
-                Element(f"network of plane {plane}", "network", plane),
-            ]
+            found += side_elements(out, into, plane)
+            found.append(Element(f"network of plane {plane}", "network", plane))
             if self.planes > 1:
                 found += [
                     Element(f"host {sender} sending", "host", -1),
@@ -113,3 +133,22 @@ class Layout:
                     Element(f"host {host}", "host", -1),
                 ]
         return dict.fromkeys(found, 1)
+
+
+def pair_elements(out: str, into: str, plane: int) -> list[Element]:
+    """Return the elements of two NICs together: one way, and both."""
+    first, second = sorted((out, into))
+    return [
+        Element(f"{out} to {into}", "pair", plane),
+        Element(f"between {first} and {second}", "pair", plane),
+    ]
+
+
+def side_elements(out: str, into: str, plane: int) -> list[Element]:
+    """Return the elements of each of two NICs: one direction, and both."""
+    return [
+        Element(f"{out} sending", "nic", plane),
+        Element(f"{into} receiving", "nic", plane),
+        Element(out, "nic", plane),
+        Element(into, "nic", plane),
+    ]
