@@ -424,6 +424,29 @@ class HostSpot:
 
     name: str
     t0: int
+    forwards: bool = False  # it hands on what other hosts send each other
+    state: ElementState | None = None  # of a host that is cabled; None: none of its own
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NicSpot:
+    """A NIC on a network, where there is no fabric."""
+
+    host: str
+    nic: str
+    carrier: bool  # as its host has said last
+    rate_mbps: int = 0  # 0: not known, as of other hosts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkInfo:
+    """A network between hosts that do not share all of them: a cable where it has two NICs."""
+
+    name: str
+    nics: list[NicSpot]
+    state: ElementState
+    loss: float
+    towards: str | None = None  # the host to which it loses, if it does so in one direction only
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -527,6 +550,8 @@ class MapReply(TypedDict):
     hosts: list[HostSpot]  # without a fabric, t0 is 0
     elements: list[ElementInfo]
     ways: list[WayInfo]  # without a fabric: those that lose, and the first others
+    networks: list[NetworkInfo]  # of hosts that do not share all of them
+    loose: list[NicSpot]  # their NICs whose far end is not known
 
 
 class StatusReply(TypedDict):

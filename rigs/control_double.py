@@ -543,6 +543,8 @@ class FakeSource:
             "hosts": [HostSpot(name=f"h{j}", t0=j) for j in t0s],
             "elements": elements,
             "ways": [],
+            "networks": [],
+            "loose": [],
         }
 
 

@@ -145,6 +145,8 @@ class Host(FakeSource):
             "hosts": hosts if self.t0s else [],
             "elements": elements,
             "ways": [],
+            "networks": [],
+            "loose": [],
         }
 
 

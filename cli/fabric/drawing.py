@@ -4,7 +4,8 @@
 A cell is the link between a T0 and a T1. The switches are at the edges with their own state, and
 each T0's row ends with the NIC links of its hosts. If the T1s do not fit the width, or the hosts
 the line, healthy elements are summed up and faulty ones are named. Without a fabric there is one
-table, with a line for each host.
+table, with a line for each host; where hosts do not share all networks, it is their graph
+(cli/fabric/cables.py).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import click
 from cli.console.client import Client
 from cli.console.options import json_option
 from cli.console.render import BAD, WARN, colour, print_json
+from cli.fabric import cables
 from cli.state.faults import summary
 from mrcd.model import ElementInfo, MapReply
 
@@ -32,7 +34,10 @@ LEGEND = "numbers are one way in us; x dead, % loss, ~ slow, ? not probed"
 @json_option
 @click.pass_obj
 def map_(socket: str, as_json: bool) -> None:
-    """Draw planes, switches and links with their state, loss and latency."""
+    """Draw planes, switches and links with their state, loss and latency.
+
+    Of hosts without a fabric: their NICs, or what is cabled with what.
+    """
     with Client(socket) as client:
         reply = client.fabric_map()
     if as_json:
@@ -46,6 +51,8 @@ def render(reply: MapReply, width: int) -> str:
 
     Without a fabric it is one table, of hosts and planes.
     """
+    if reply["networks"]:
+        return "\n".join([*cables.render(reply, width), cables.LEGEND, summary(reply["survey"])])
     if not reply["t0"]:
         return _hosts(reply)
     by_name = {element.name: element for element in reply["elements"]}

@@ -18,7 +18,8 @@ from cli.quick.gathering import Gathering, NotOurs, Said
 from mrcd.linux import rtnl
 from mrcd.linux.groupsocket import DATAGRAM_MAX, GROUP, open_on
 from mrcd.survey import told
-from mrcd.survey.matrix import SECOND, Matrix
+from mrcd.survey.hoststate import SECOND
+from mrcd.survey.matrix import Matrix
 from mrcd.survey.messages import EvidenceError
 from mrcd.survey.named import Changes
 from mrcd.survey.prober import TICK_S, Prober, nic_of

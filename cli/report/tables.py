@@ -10,10 +10,10 @@ from xml.etree.ElementTree import Element
 
 from cli.console.render import bit_rate, micros, size
 from cli.report.data import Observed, averages, lost_by_plane
-from cli.report.marks import badge, condition, per_second, percent, plane_badge
+from cli.report.marks import WORDS, badge, condition, per_second, percent, plane_badge
 from cli.report.markup import Child, el
 from cli.state.pathtable import RANKS
-from mrcd.model import PathInfo, PeerInfo, PlaneInfo
+from mrcd.model import NetworkInfo, NicSpot, PathInfo, PeerInfo, PlaneInfo
 from mrcd.shortlist import Standing, foremost
 from mrcd.wording import duration
 
@@ -51,6 +51,8 @@ def _kind(cell: Child, to_right: bool) -> str | None:
 
 def nics(found: Observed) -> list[Element]:
     """Return the table of all hosts' NICs as the survey sees them, where there is no fabric."""
+    if found.map["networks"]:
+        return _networks(found.map["networks"], found.map["loose"])
     names = [host.name for host in found.map["hosts"]][:PEERS_MAX]
     if not names:
         return []
@@ -65,6 +67,22 @@ def nics(found: Observed) -> list[Element]:
         rows.append([name, *(badge(nic.state, condition(nic)) if nic else None for nic in there)])
     columns = ["Host", *(f"Plane {k}" for k in range(found.map["planes"]))]
     return [el("h3", "NICs by host and plane"), table(columns, rows)]
+
+
+def _networks(networks: Sequence[NetworkInfo], loose: Sequence[NicSpot]) -> list[Element]:
+    """Return the table of cables and networks between hosts that do not share all of them."""
+
+    def named(nics: Sequence[NicSpot]) -> str:
+        return ", ".join(f"{nic.host}:{nic.nic}" for nic in nics)
+
+    rows: list[list[Child]] = []
+    for each in networks[:PEERS_MAX]:
+        whither = f" to {each.towards}" if each.towards is not None else ""
+        words = f"loses {100 * each.loss:.1f} %{whither}" if each.state == "loss" else ""
+        kind = "cable" if len(each.nics) == 2 else "switched"
+        rows.append([kind, named(each.nics), badge(each.state, words or WORDS[each.state])])
+    rows += [["unknown", named([nic]), badge("unseen", "far end unknown")] for nic in loose]
+    return [el("h3", "Cables and networks"), table(["Network", "NICs", "State"], rows)]
 
 
 def planes(found: Observed) -> list[Element]:

@@ -7,19 +7,21 @@ import statistics
 import time
 
 from mrcd.fabric.loops import Element, Loop, link, nic, t0, t1
+from mrcd.linux.ethtool import link_mbps
 from mrcd.model import (
     SCHEMA_VERSION,
     ElementInfo,
-    ElementState,
-    FaultKind,
     FaultsReply,
     HostSpot,
     MapReply,
     SurveyInfo,
     WayInfo,
 )
+from mrcd.report import cables
+from mrcd.report.cables import STATES as STATES
 from mrcd.report.live import Live
-from mrcd.survey.inference import Seen
+from mrcd.survey.cables import CabledLayout
+from mrcd.survey.inference import Fault, Seen
 from mrcd.survey.matrix import Matrix
 from mrcd.survey.named import info_of
 from mrcd.survey.pairsurvey import PairSurvey
@@ -95,6 +97,8 @@ class FaultReport(Live):
             "hosts": [HostSpot(name=host.name, t0=host.t0) for host in fabric.hosts],
             "elements": infos,
             "ways": [],
+            "networks": [],
+            "loose": [],
         }
 
     def _pair_map(self, survey: PairSurvey) -> MapReply:
@@ -105,6 +109,8 @@ class FaultReport(Live):
         for each in matrix.counted:
             for element in each.way.crossings:
                 sent[element.name] = sent.get(element.name, 0) + each.seen.sent
+        if isinstance(matrix.layout, CabledLayout):
+            return self._cabled_map(survey, matrix.layout, named, sent)
         infos, shown = [], set()
         for host in matrix.layout.hosts:
             for plane in range(matrix.planes):
@@ -146,19 +152,37 @@ class FaultReport(Live):
             "hosts": [HostSpot(name=name, t0=0) for name in matrix.layout.hosts],
             "elements": infos,
             "ways": _ways(matrix),
+            "networks": [],
+            "loose": [],
+        }
+
+    def _cabled_map(
+        self,
+        survey: PairSurvey,
+        layout: CabledLayout,
+        named: list[Fault],
+        sent: dict[str, int],
+    ) -> MapReply:
+        """Return the graph of hosts that do not share all networks."""
+        config, matrix = self._engine.config, survey.matrix
+        rates = [link_mbps(name) for name in config.interfaces]
+        nodes = self._running.discovering.meeting.graph.nodes if config.keys.discover else {}
+        forwarding = {name for name, node in nodes.items() if node.forwards}
+        networks = cables.networks(matrix, layout, named, rates)
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "survey": self._about(),
+            "planes": matrix.planes,
+            "t0": 0,
+            "t1": 0,
+            "hosts": cables.hosts(layout, named, forwarding),
+            "elements": cables.elements(layout, named, networks, sent),
+            "ways": _ways(matrix),
+            "networks": networks,
+            "loose": cables.loose(matrix, layout, rates),
         }
 
 
-STATES: dict[FaultKind, ElementState] = {
-    "dead": "dead",
-    "loss": "loss",
-    "slow": "slow",
-    "damage": "loss",
-    "flap": "loss",
-    "repeat": "slow",
-    "reorder": "slow",
-}
-"""How an element is drawn, by what is wrong with it."""
 WAYS_MAX = 240
 """Ways that the map lists; those that lose most come first."""
 
@@ -176,7 +200,7 @@ def _ways(matrix: Matrix) -> list[WayInfo]:
         WayInfo(
             sender=each.way.sender,
             receiver=each.way.host.name,
-            plane=each.way.plane,
+            plane=each.way.leaves,
             sent=each.seen.sent,
             lost=each.seen.lost,
         )

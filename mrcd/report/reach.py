@@ -113,7 +113,10 @@ def sentences(unreached: Unreached, planes: Mapping[str, int], faults: Mapping[i
     if cut:
         lines.append(f"no path gets through to {_who(cut)} on any plane")
         if everybody:
-            lines += [f"plane {plane}: fault map: {text}" for plane, text in faults.items()]
+            lines += [
+                f"plane {plane}: fault map: {text}" if plane >= 0 else f"fault map: {text}"
+                for plane, text in faults.items()
+            ]
     return Reach(wrong, count, lines)
 
 

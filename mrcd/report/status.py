@@ -23,6 +23,7 @@ from mrcd.model import (
     CellEnvelope,
     Counter,
     DatapathInfo,
+    FaultKind,
     Mrc0Info,
     PlaneInfo,
     SourceInfo,
@@ -35,6 +36,8 @@ from mrcd.report.health import Health
 from mrcd.report.live import Live
 from mrcd.running import Running
 from mrcd.service.log import current_level
+from mrcd.survey.cables import CabledLayout
+from mrcd.survey.pairsurvey import PairSurvey
 from mrcd.wire.abi import COUNTERS
 
 
@@ -77,6 +80,7 @@ class StatusReport(Live):
                 *peers.warnings(engine),
                 *self._running.admitted.warnings,
                 *self._running.discovering.warnings(),
+                *_cables(engine),
                 *(f"plane {k}: {text}" for k, text in sorted(_short(engine).items())),
                 *unforwarded(config.mrc0.routed, kernel.forwarding()),
             ],
@@ -216,3 +220,29 @@ def unforwarded(routed: Sequence[Prefix], forwards: Mapping[int, bool]) -> list[
             text = f"peers cannot reach {', '.join(behind)} behind this host: {key} is 0"
             found.append(f"{text}; remedy: `sysctl -w {key}=1`")
     return found
+
+
+def _cables(engine: Engine) -> list[str]:
+    """Return what is wrong with cables and hosts, where hosts do not share all networks."""
+    survey = engine.survey
+    if not isinstance(survey, PairSurvey) or not isinstance(survey.matrix.layout, CabledLayout):
+        return []
+    named = [each.fault for each in survey.list.named]
+    lines = [
+        f"fault map: {fault.element.name} {_WORDS[fault.kind]}" for fault in named[:FAULTS_MAX]
+    ]
+    if len(named) > FAULTS_MAX:
+        lines.append(f"fault map: {len(named) - FAULTS_MAX} more, see `mrcctl fault list`")
+    return lines
+
+
+FAULTS_MAX = 8
+_WORDS: dict[FaultKind, str] = {
+    "dead": "is dead",
+    "loss": "loses packets",
+    "slow": "is slow",
+    "damage": "damages packets",
+    "repeat": "repeats packets",
+    "reorder": "reorders packets",
+    "flap": "flaps",
+}

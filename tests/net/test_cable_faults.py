@@ -63,6 +63,11 @@ class Faulty(Cabled):
         first, second = self.between[one, other]
         return f"cable {one}:{first}{by}{other}:{second}"
 
+    def drop(self, host: str, nic: str, rule: str) -> None:
+        """Have nftables drop what arrives by a NIC."""
+        chain = f"type filter hook ingress device {nic} priority 0; {rule};"
+        self.run(host, "nft", f"table netdev t {{ chain c {{ {chain} }}; }}")
+
     def vanish(self, host: str) -> None:
         for nic in self.nics.pop(host):
             with netns.entered(self.namespace(host)):
@@ -112,12 +117,79 @@ def test_ring(hosts: Faulty) -> None:
         hosts.cut("b", "c", up=True)
         hosts.all_name("abcde", {}, CLEARED_S)
     nic = hosts.between["c", "d"][1]
-    with netns.entered(hosts.namespace("d")):
-        hosts.run("d", "nft", f"table netdev t {{ chain c {{ type filter hook ingress device {nic} "
-                  "priority 0; numgen random mod 100 < 3 drop; }; }")  # fmt: skip
+    hosts.drop("d", nic, "numgen random mod 100 < 3 drop")
     hosts.all_name("abcde", {hosts.title("c", "d", " to "): "loss"}, LOSS_S)
     hosts.run("d", "nft", "delete table netdev t")
     hosts.all_name("abcde", {}, CLEARED_S)
+    code, text, _error = finished(hosts.mrcctl("a", "fabric", "map"))
+    assert code == 0
+    lines = text.splitlines()
+    assert any(line.startswith("a:eth1 --- b:eth1") for line in lines), text
+    last = ("e:eth1 --- d:eth2", "d:eth2 --- e:eth1")
+    assert any(line.startswith(last) for line in lines), text
+    assert text.count("(hands packets on)") == 5
     hosts.vanish("e")
     hosts.all_name("abcd", {"host e": "dead"}, DEAD_S)
     holds(lambda: hosts.named("b") == {"host e": "dead"}, lambda: str(hosts.named("b")), 5)
+    assert "fault map: host e is dead" in hosts.warnings("b")
+    assert "x e " in finished(hosts.mrcctl("b", "fabric", "map"))[1]
+
+
+def test_triangle_names_a_cable_that_swallows_all(hosts: Faulty) -> None:
+    """The carrier is up: only probes tell."""
+    hosts.lay(ring("abc"))
+    hosts.raise_all("--forward")
+    hosts.whole(WHOLE_S)
+    hosts.mapped("abc")
+    for name, nic in zip("bc", hosts.between["b", "c"], strict=True):
+        hosts.drop(name, nic, "drop")
+    hosts.all_name("abc", {hosts.title("b", "c"): "dead"}, 2 * DEAD_S)
+
+
+def test_unequal_numbers_of_nics(hosts: Faulty) -> None:
+    """Hosts with two and three NICs name a cut cable, and a host that dies."""
+    hosts.lay(MIXED)
+    hosts.raise_all("--forward")
+    hosts.whole(WHOLE_S)
+    hosts.mapped("abcd")
+    hosts.cut("a", "c")
+    hosts.all_name("abcd", {hosts.title("a", "c"): "dead"}, DEAD_S)
+    hosts.cut("a", "c", up=True)
+    hosts.all_name("abcd", {}, CLEARED_S)
+    hosts.vanish("b")
+    hosts.all_name("acd", {"host b": "dead"}, DEAD_S)
+
+
+def test_chain_names_its_last_cable(hosts: Faulty) -> None:
+    """Nobody can tell a host with one cable from it."""
+    hosts.lay([("a", "b"), ("b", "c")])
+    hosts.raise_all("--forward")
+    hosts.whole(WHOLE_S)
+    hosts.mapped("abc")
+    hosts.cut("b", "c")
+    hosts.all_name("ab", {hosts.title("b", "c"): "dead"}, DEAD_S)
+
+
+def test_switch_with_a_cable_beside_it(hosts: Faulty) -> None:
+    """Three hosts on a bridge, two of them with a cable: the cut cable, and a host that dies."""
+    hosts.lay([("a", "b")])
+    hosts.add("m")
+    hosts.ip("m", "link add br0 type bridge mcast_snooping 0")
+    hosts.ip("m", "link set br0 up")
+    hosts.add("c")
+    hosts.nics["c"] = []
+    for name in "abc":
+        nic = f"eth{len(hosts.nics[name]) + 1}"
+        hosts.cable(name, nic, "m", f"{name}0")
+        hosts.ip("m", f"link set {name}0 master br0")
+        hosts.nics[name].append(nic)
+        hosts.link_local(name, nic)
+    hosts.raise_all()
+    hosts.whole(WHOLE_S)
+    hosts.mapped("abc")
+    hosts.cut("a", "b")
+    hosts.all_name("abc", {hosts.title("a", "b"): "dead"}, DEAD_S)
+    hosts.cut("a", "b", up=True)
+    hosts.all_name("abc", {}, CLEARED_S)
+    hosts.vanish("b")
+    hosts.all_name("ac", {"host b": "dead"}, DEAD_S)
