@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -154,6 +154,7 @@ class Running:
         )
         try:
             self.engine = await start.run()
+            self.engine.surveying.seen = self._seen
         except BaseException:
             await start.close()
             if start.made:
@@ -378,6 +379,10 @@ class Running:
                 self._propose(self._known_by(shown, Candidate(host, 0, refuse)))
         elif (why := admission.why_not(self.config, host, 0)) is not None:
             refuse(why)
+
+    def _seen(self) -> Mapping[str, set[tuple[int, int]]] | None:
+        """Return which NICs of others are heard on which of ours; None where nobody listens."""
+        return self.discovering.meeting.seen() if self.config.keys.discover else None
 
     def _found(self, ways: Sequence[Met], handed: tuple[Handed, ...]) -> None:
         """Go by these ways to peers, and hand this on for others, soon."""

@@ -12,7 +12,7 @@ from mrcd.datapath.datapath import Datapath
 from mrcd.fabric import underlay
 from mrcd.peers.peers import Peers
 from mrcd.service.tasks import Tasks
-from mrcd.survey.pairsurvey import DataLoss, PairSurvey
+from mrcd.survey.pairsurvey import DataLoss, PairSurvey, Seeing
 from mrcd.survey.survey import Survey
 
 
@@ -32,6 +32,7 @@ class Surveying:
 
         `data_loss` returns what data loses, which the survey of a network tells beside probes.
         """
+        self.seen: Seeing | None = None
         self._data_loss = data_loss
         self._config = config
         self._datapath = datapath
@@ -42,7 +43,9 @@ class Surveying:
 
     def _begun(self) -> tuple[Survey | PairSurvey, asyncio.Task[None]]:
         if underlay.of(self._config().fabric).next_hops:
-            pairs = PairSurvey(self._config, self._peers, self._data_loss)
+            pairs = PairSurvey(
+                self._config, self._peers, self._data_loss, lambda: self.seen and self.seen()
+            )
             return pairs, self._tasks.spawn(pairs.follow())
         survey = Survey(
             self._config(),

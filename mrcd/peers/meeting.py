@@ -540,6 +540,11 @@ class Meeting:
             ranks=tuple(ranks.get(plane, Rank()) for plane in range(planes)),
         )
 
+    def seen(self) -> dict[str, set[Pair]]:
+        """Return which NICs of each host are heard on which of ours. Nobody hands Hellos on."""
+        runs = ((name, self._others.run_of(name)) for name in self._others.names)
+        return {name: set(other.seen) for name, other in runs if other is not None}
+
     def handed_on(self) -> tuple[Handed, ...]:
         """Return what this host hands on for others."""
         return self.graph.handed_on(self._config().host.name)

@@ -33,6 +33,49 @@ Joint = tuple[End, End]
 _SHOWN: Final = 2
 
 
+class Joints:
+    """Which NICs of ours lead to which of others, by what was heard there.
+
+    Ways change while cables fail, and a way through a host may look like a cable for a moment. What
+    is heard on a NIC itself decides. A cable that is silent is still where it was.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, int], int] = {}
+
+    def certain(
+        self, pairs: Mapping[str, tuple[int, ...]], seen: Mapping[str, set[tuple[int, int]]]
+    ) -> dict[str, tuple[int, ...]]:
+        """Return for each peer the NIC that each of ours leads to, -1 for none.
+
+        `pairs` is the same by the configuration, and `seen` has pairs of our NIC and theirs. A peer
+        with all our planes, with the same numbers, is believed to be on them.
+        """
+        found = {}
+        for name, ends in pairs.items():
+            if ends == tuple(range(len(ends))):
+                found[name] = ends
+                continue
+            heard = seen.get(name, set())
+            for nic, theirs in enumerate(ends):
+                if (nic, theirs) in heard:
+                    self._known[name, nic] = theirs
+                elif heard and self._is_elsewhere(name, nic, seen):
+                    self._known.pop((name, nic), None)
+            found[name] = tuple(self._known.get((name, nic), -1) for nic in range(len(ends)))
+        return found
+
+    def _is_elsewhere(self, name: str, nic: int, seen: Mapping[str, set[tuple[int, int]]]) -> bool:
+        """Return whether another host is at the end of a NIC now, which was not there before."""
+        theirs = self._known.get((name, nic))
+        if theirs is None or (nic, theirs) in seen.get(name, set()):
+            return False
+        return any(
+            other != name and (other, nic) not in self._known and any(k == nic for k, _n in pairs)
+            for other, pairs in seen.items()
+        )
+
+
 @dataclass(frozen=True)
 class CabledLayout:
     """Some hosts, `own` among them, and what joins their NICs; a joint may be there both ways.

@@ -29,7 +29,7 @@ HUSH_NS: Final = SECOND * 3 // 2
 NONE_NS: Final = SECOND
 """... if none of its probes has come anywhere for this time, and for that of four."""
 PROBES_MISSED: Final = 4
-SETTLED_NS: Final = 2 * SECOND
+SETTLED_NS: Final = 4 * SECOND
 """A cable without a carrier is named after this time at the latest."""
 
 
@@ -103,7 +103,9 @@ class Carriers:
             name == self.own or ((host := hosts.get(name)) is not None and host.heard_ns > since)
             for name, _nic in ends
         )
-        if not live and now_ns - since < SETTLED_NS:
+        others = [host for name, host in hosts.items() if name != self.own]
+        alone = all(now_ns - host.heard_ns > HUSH_NS for host in others)
+        if not live and not alone and now_ns - since < SETTLED_NS:
             found.pop(element)
 
     def _dead(

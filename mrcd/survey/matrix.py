@@ -14,6 +14,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from mrcd.fabric.loops import Element
 from mrcd.survey import told
 from mrcd.survey.arrivals import Arrivals, Kinds
 from mrcd.survey.cables import BOTH, CABLE, CabledLayout, Joint
@@ -43,7 +44,12 @@ SHORTER: Final = (20, 8)
 loss that has just begun is diluted by the time before it."""
 CARRIER_NS: Final = 4 * SECOND
 """What was lost around a change of the carrier says nothing of anything else for this time."""
-REFUSED_NS: Final = 3 * SECOND
+SILENCE_JUDGED: Final = 2
+"""Judgements after which a host that is silent is named; what others state of cables is at once."""
+KNOCKED_NS: Final = SECOND * 7 // 10
+FORGOTTEN_NS: Final = 60 * SECOND
+"""A host that says nothing for a time between these is asked whether it lives."""
+REFUSED_NS: Final = 2 * SECOND
 """It is told for this time that a host has refused probes."""
 DATA_PPM: Final = 1000
 """Loss of data, of a million packets, from which on it is told of beside that of probes."""
@@ -337,6 +343,17 @@ class Matrix:
             if plane not in planes_down and (nic := self.nic_of(peer, plane)) is not None and nic.up
         ]
 
+    def hushed(self, now_ns: int) -> list[Target]:
+        """Return the ways to hosts that say nothing just now, where that may name one."""
+        if not isinstance(self.layout, CabledLayout):
+            return []
+        late = {
+            name
+            for name, host in self.hosts.items()
+            if KNOCKED_NS < now_ns - host.heard_ns < FORGOTTEN_NS
+        }
+        return [target for target in self.layout.from_host(self.own) if target[0] in late]
+
     def nic_of(self, peer: str, plane: int) -> Nic | None:
         """Return what a peer says of its NIC that one of ours leads to, if it is heard."""
         host, theirs = self.hosts.get(peer), self.layout.theirs(self.own, plane, peer)
@@ -399,7 +416,13 @@ class Matrix:
                 found = self._inferred(self._counted_within(most, now_ns), now_ns) or found
         found = [fault for fault in found if not self._is_known(fault, known)]
         found = [self._with_errors(fault) for fault in found] + [*known.values()]
-        return self.list.update(found, now_ns=now_ns), found
+        after: dict[Element, int] = {}
+        if isinstance(self.layout, CabledLayout):
+            after = {
+                fault.element: SILENCE_JUDGED if fault.element.kind == "host" else 1
+                for fault in known.values()
+            }
+        return self.list.update(found, now_ns=now_ns, after=after), found
 
     def _counted_within(self, most: int, now_ns: int) -> list[Counted]:
         return [self._counted(one) for one in self._evidence.seen(now_ns=now_ns, most=most)]

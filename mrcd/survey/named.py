@@ -9,7 +9,7 @@ and cleared only after it was missed several times in a row.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from mrcd.fabric.loops import Element
@@ -66,8 +66,13 @@ class FaultList:
         """Whether something was found that is not named yet."""
         return bool(self._streaks.keys() - self._named.keys())
 
-    def update(self, faults: Iterable[Fault], *, now_ns: int) -> Changes:
-        """Apply a new judgement, and return the faults that it named and cleared."""
+    def update(
+        self, faults: Iterable[Fault], *, now_ns: int, after: Mapping[Element, int] | None = None
+    ) -> Changes:
+        """Apply a new judgement, and return the faults that it named and cleared.
+
+        `after`: the judgements in a row after which certain elements are named.
+        """
         found = {fault.element: fault for fault in faults}
         named, cleared = [], []
         for element, fault in found.items():
@@ -80,7 +85,8 @@ class FaultList:
                 del self._streaks[element]
                 continue
             streak.found += 1
-            if streak.found >= (self._dead_after if fault.kind == "dead" else NAMED_AFTER):
+            needed = self._dead_after if fault.kind == "dead" else NAMED_AFTER
+            if streak.found >= (after or {}).get(element, needed):
                 self._named[element] = Named(fault, streak.since_ns)
                 named.append(fault)
         for element in self._streaks.keys() - found.keys():

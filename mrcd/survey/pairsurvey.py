@@ -23,6 +23,7 @@ from mrcd.peers.peers import Peers
 from mrcd.service.log import get_logger
 from mrcd.service.ratelog import Rejections
 from mrcd.survey import told
+from mrcd.survey.cables import Joints
 from mrcd.survey.inference import Fault
 from mrcd.survey.likelihood import Seen
 from mrcd.survey.matrix import Matrix
@@ -40,6 +41,8 @@ DATAGRAMS_MAX = 64
 JUDGED_SHARE = 0.05
 """Share of a CPU that judging may take."""
 
+Seeing = Callable[[], Mapping[str, set[tuple[int, int]]] | None]
+"""Returns our NIC and theirs for each pair on which another host is heard; None: nobody listens."""
 DataLoss = Callable[[], Mapping[Target, int]]
 """Returns what data to each peer loses by each plane, in packets of a million."""
 
@@ -47,11 +50,15 @@ DataLoss = Callable[[], Mapping[Target, int]]
 class PairSurvey:
     """The survey of this host; start `follow` when planes and peers are up."""
 
-    def __init__(self, config: Current, peers: Peers, data_loss: DataLoss) -> None:
+    def __init__(
+        self, config: Current, peers: Peers, data_loss: DataLoss, seen: Seeing = lambda: None
+    ) -> None:
         self._config = config
         now = config()
         self._peers = peers
         self._data_loss = data_loss
+        self._seen = seen
+        self._joints = Joints()
         self.pps = now.transport.survey_pps if now.peers else 0
         self.reason = _why_not(now.transport.survey_pps, len(now.peers))
         names = [now.host.name, *(peer.name for peer in now.peers)]
@@ -190,7 +197,8 @@ class PairSurvey:
             numbering = self._peers.numbering(peer.name)
             if numbering is not None or not _shares_all(peer):
                 found[peer.name] = paired(peer, numbering, self._config().fabric.planes)
-        return found
+        seen = self._seen()
+        return found if seen is None else self._joints.certain(found, seen)
 
     def _judge(self, now_ns: int, down: Sequence[int]) -> None:
         changes, found = self.matrix.judge(now_ns=now_ns)

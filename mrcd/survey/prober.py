@@ -20,6 +20,8 @@ from mrcd.survey.told import Nic
 
 TICK_S = 0.05
 """Time between two turns."""
+KNOCK_S = 0.2
+"""Time between two knocks at a host that says nothing."""
 LONG_MAX = 9000
 """The longest packet of a probe, with its IP header."""
 _MTU_MIN = 1280
@@ -41,7 +43,7 @@ class Prober:
         self._pps = pps
         self._address = address
         self._name = name
-        self._credit = 0.0
+        self._credit = self._knocked_s = 0.0
         self._paid_s: float | None = None
         self.sent = self.received = self.strange = 0
 
@@ -56,6 +58,11 @@ class Prober:
             self._credit -= 1
             if not self._shoot():
                 break
+        if now_s - self._knocked_s >= KNOCK_S:
+            self._knocked_s = now_s
+            for peer, plane in self._matrix.hushed(time.monotonic_ns()):
+                if (there := self._address(peer, plane)) is not None:
+                    self._sockets.knock(plane, there)
         for plane, address in self._sockets.take_refused():
             name = self._name(address, plane)
             if name is not None:

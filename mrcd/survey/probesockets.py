@@ -33,6 +33,7 @@ _IP_RECVERR, _IPV6_RECVERR = 11, 25
 _ERROR = struct.Struct("=IBBBBII")  # struct sock_extended_err
 _ORIGINS = (2, 3)  # ICMP, ICMPv6
 _ERRORS_MAX = 64
+_KNOCK = b"MRCk"
 _TIMESPEC = struct.Struct("@ll")
 _DATAGRAM_MAX: Final = 1 << 14
 
@@ -104,6 +105,21 @@ class ProbeSockets:
             else:
                 return True
         return False
+
+    def knock(self, plane: int, address: str) -> None:
+        """Send what is no probe, with a checksum: without one, a kernel refuses nothing."""
+        for sock in self._out.get(plane, ())[:1]:
+            six = sock.family == socket.AF_INET6
+            level, name = (
+                (socket.IPPROTO_UDP, _UDP_NO_CHECK6_TX)
+                if six
+                else (socket.SOL_SOCKET, _SO_NO_CHECK)
+            )
+            self._read_errors(plane, sock)
+            sock.setsockopt(level, name, 0)
+            with contextlib.suppress(OSError):
+                sock.sendto(_KNOCK, (address, self._port))
+            sock.setsockopt(level, name, 1)
 
     def _read_errors(self, plane: int, sock: socket.socket) -> int:
         """Read what the kernel has been told of earlier probes; return how many errors."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from mrcd.survey.cables import CabledLayout
+from mrcd.survey.cables import CabledLayout, Joints
 from mrcd.survey.hoststate import SECOND
 from mrcd.survey.matrix import INTERVAL_NS, Matrix
 from mrcd.survey.shots import Probe
@@ -236,3 +236,20 @@ def test_networks_are_found_whatever_their_numbers() -> None:
     assert layout.theirs("b", 1, "a") == 0
     assert layout.theirs("a", 0, "c") is None
     assert [way.title for way in layout.ways("a")] == ["b:p1 to a:p0", "c:p1 to a:p1"]
+
+
+def test_what_is_heard_decides_what_a_nic_leads_to() -> None:
+    joints = Joints()
+    seen = {"b": {(0, 1)}, "c": {(1, 0)}}
+    pairs = {"b": (1, -1), "c": (-1, 0)}
+    assert joints.certain(pairs, seen) == pairs
+    assert joints.certain({"b": (1, 0), "c": (-1, 0)}, seen) == pairs, "a way through c is none"
+    assert joints.certain({"b": (-1, -1), "c": (-1, 0)}, {"c": {(1, 0)}}) == pairs, "b is silent"
+    moved = {"b": {(1, 1)}, "c": {(0, 0)}}
+    found = joints.certain({"b": (-1, 1), "c": (0, -1)}, moved)
+    found = joints.certain({"b": (-1, 1), "c": (0, -1)}, moved)
+    assert (found["b"][1], found["c"][0]) == (1, 0)
+
+
+def test_hosts_on_all_planes_are_believed() -> None:
+    assert Joints().certain({"b": (0, 1)}, {}) == {"b": (0, 1)}
