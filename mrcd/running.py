@@ -381,8 +381,9 @@ class Running:
             refuse(why)
 
     def _seen(self) -> Mapping[str, set[tuple[int, int]]] | None:
-        """Return which NICs of others are heard on which of ours; None where nobody listens."""
-        return self.discovering.meeting.seen() if self.config.keys.discover else None
+        """Return which NICs of others are heard on which of ours; None where nobody forwards."""
+        meeting = self.discovering.meeting
+        return meeting.seen() if self.config.keys.discover and meeting.whole else None
 
     def _found(self, ways: Sequence[Met], handed: tuple[Handed, ...]) -> None:
         """Go by these ways to peers, and hand this on for others, soon."""

@@ -48,14 +48,10 @@ class Joints:
     ) -> dict[str, tuple[int, ...]]:
         """Return for each peer the NIC that each of ours leads to, -1 for none.
 
-        `pairs` is the same by the configuration, and `seen` has pairs of our NIC and theirs. A peer
-        with all our planes, with the same numbers, is believed to be on them.
+        `pairs` is the same by the configuration, and `seen` has pairs of our NIC and theirs.
         """
         found = {}
         for name, ends in pairs.items():
-            if ends == tuple(range(len(ends))):
-                found[name] = ends
-                continue
             heard = seen.get(name, set())
             for nic, theirs in enumerate(ends):
                 if (nic, theirs) in heard:

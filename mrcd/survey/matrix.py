@@ -148,6 +148,14 @@ class Matrix:
         )
 
     def _joints(self) -> Iterator[Joint]:
+        """Yield the joints that both ends state, or one of which the other has said nothing."""
+        for one, other in self._stated_joints():
+            host = self.hosts.get(other[0])
+            said = None if host is None else host.joined.get((one[0], other[1]))
+            if said is None or said == one[1]:
+                yield one, other
+
+    def _stated_joints(self) -> Iterator[Joint]:
         for peer, ends in self._pairs.items():
             for nic, theirs in enumerate(ends):
                 if theirs >= 0:

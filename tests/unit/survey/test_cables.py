@@ -249,7 +249,3 @@ def test_what_is_heard_decides_what_a_nic_leads_to() -> None:
     found = joints.certain({"b": (-1, 1), "c": (0, -1)}, moved)
     found = joints.certain({"b": (-1, 1), "c": (0, -1)}, moved)
     assert (found["b"][1], found["c"][0]) == (1, 0)
-
-
-def test_hosts_on_all_planes_are_believed() -> None:
-    assert Joints().certain({"b": (0, 1)}, {}) == {"b": (0, 1)}
