@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Limit the answers to strangers (pure), since recorded Offers can be replayed in any number."""
+"""Limit what strangers can make a host do (pure), since what is recorded can be replayed."""
 
 from __future__ import annotations
 
@@ -11,6 +11,22 @@ BURST: Final = 32
 """The number of answers that the token bucket holds."""
 GAP_NS: Final = 10 * MS
 """The time in which the bucket gains one answer."""
+
+
+class Allowance:
+    """What may be done once in `gap_ns`, and `burst` times at once after a rest."""
+
+    def __init__(self, gap_ns: int, burst: int) -> None:
+        self._gap_ns, self._burst = gap_ns, burst
+        self._paid_ns = -burst * gap_ns
+
+    def take(self, now_ns: int) -> bool:
+        """Return whether it may be done now, and count it."""
+        paid = max(self._paid_ns, now_ns - self._burst * self._gap_ns)
+        if paid + self._gap_ns > now_ns:
+            return False
+        self._paid_ns = paid + self._gap_ns
+        return True
 
 
 class Answers:

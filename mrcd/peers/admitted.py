@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from mrcd.fabric.hosts import Host
 from mrcd.handshake.identity import decode_key
+from mrcd.handshake.ratelimit import Allowance
 from mrcd.service.findings import Findings
 from mrcd.service.keptfile import KeptFile
 from mrcd.service.log import get_logger
@@ -41,7 +42,7 @@ class Admitted:
         self._hosts: dict[str, Host] = {}
         self.certificates: dict[str, bytes] = {}
         self._refused: dict[str, tuple[str, int]] = {}
-        self._paid_ns = 0  # the pace is kept from then on
+        self._pace = Allowance(GAP_NS, BURST)
 
     def load(self) -> None:
         """Read the hosts that an earlier daemon admitted."""
@@ -99,11 +100,7 @@ class Admitted:
 
     def may(self, *, now_ns: int) -> bool:
         """Return whether another host may be admitted now, and count it."""
-        paid = max(self._paid_ns, now_ns - BURST * GAP_NS)
-        if paid + GAP_NS > now_ns:
-            return False
-        self._paid_ns = paid + GAP_NS
-        return True
+        return self._pace.take(now_ns)
 
     # ---- what was refused
 

@@ -18,6 +18,7 @@ from mrcd.handshake import unicast
 from mrcd.handshake.hello import BadHello, Hello
 from mrcd.handshake.identity import KEY_BYTES
 from mrcd.handshake.invitation import ANSWER, REQUEST
+from mrcd.handshake.ratelimit import Allowance
 from mrcd.handshake.unicast import OTHER_SECRET, TRANSLATED, Cookies, Parcel, Short
 from mrcd.handshake.voice import Heard as HeardHello
 from mrcd.handshake.voice import Out, Trusted
@@ -84,7 +85,7 @@ class Routed:
         self._timer: asyncio.TimerHandle | None = None
         self._sending = False
         self._routes: dict[tuple[str, str, str], tuple[bool, int]] = {}
-        self._paid_ns = 0
+        self._pace = Allowance(SECOND // SHORTS_PER_S, SHORTS_PER_S)
         self._rejections = Rejections("discovery.rejected")
         self._failed: dict[int, str] = {}
         self._contacts: dict[str, tuple[str, int]] = {}  # names, and when they were told
@@ -329,7 +330,7 @@ class Routed:
                 self._refuse(line, said, OTHER_SECRET, "of another secret, or of none")
                 return
         if not self._cookies.is_of(said.given, *line):
-            if self._may_answer(now):
+            if self._pace.take(now):
                 self._put(*line, unicast.cookie(said, self._cookies.of(*line)))
             return
         self.lines.give(line, said.cookie)
@@ -351,17 +352,8 @@ class Routed:
     def _refuse(self, line: Line, parcel: Parcel, reason: int, shown: str) -> None:
         now = time.monotonic_ns()
         self._rejections.add(line[0], f"{line[1]}: a Hello {shown}", now_ns=now)
-        if self._may_answer(now):
+        if self._pace.take(now):
             self._put(*line, unicast.refused(parcel, reason))
-
-    def _may_answer(self, now_ns: int) -> bool:
-        """Return whether another short answer may be given, and count it."""
-        gap = SECOND // SHORTS_PER_S
-        paid = max(self._paid_ns, now_ns - SECOND)
-        if paid + gap > now_ns:
-            return False
-        self._paid_ns = paid + gap
-        return True
 
     def _take(self, line: Line, said: Parcel, voice: Trusted, now_ns: int) -> None:
         """Take a Hello of who can receive where it is from."""

@@ -28,6 +28,7 @@ from mrcd.handshake.hello import Hello, Said
 from mrcd.handshake.identity import KEY_BYTES, Secret
 from mrcd.handshake.invitation import Asking, BadRequest, Grant, Refusal, Request
 from mrcd.handshake.issued import Issued, Record
+from mrcd.handshake.ratelimit import Allowance
 from mrcd.handshake.revocation import REPLACED, REVOKED, Revocation, Revocations
 from mrcd.handshake.voice import Heard, Trusted
 from mrcd.peers.heard import KNOWN_MAX
@@ -103,7 +104,7 @@ class Trust:
         self._sent_ns: dict[str, int] = {}
         self._asking: tuple[Secret, Asking | None] | None = None
         self._refused: tuple[str, int] | None = None  # why, and when
-        self._paid_ns = 0
+        self._pace = Allowance(SECOND // ASKED_PER_S, ASKED_PER_S)
         self._rejections = Rejections("handshake.rejected")
         self._out_told = False
         self._own_loaded = False
@@ -419,7 +420,7 @@ class Trust:
         if ring is None or ring.secret is None or not config.keys.discover:
             return None
         authority = self._authority_of(ring.secret)
-        if not invitation.is_for(authority.exchange.public, datagram) or not self._may(now):
+        if not invitation.is_for(authority.exchange.public, datagram) or not self._pace.take(now):
             return None
         try:
             request = Request(authority, datagram)
@@ -434,14 +435,6 @@ class Trust:
             self._ties.refused(name, str(error))
             return request.refuse(str(error), ephemeral)
         return request.grant(granted, ephemeral)
-
-    def _may(self, now_ns: int) -> bool:
-        gap = SECOND // ASKED_PER_S
-        paid = max(self._paid_ns, now_ns - SECOND)
-        if paid + gap > now_ns:
-            return False
-        self._paid_ns = paid + gap
-        return True
 
     def _judged(self, authority: Authority, request: Request) -> Grant:
         """Return what a host gets; CannotApply, with the reason, if it may not join."""

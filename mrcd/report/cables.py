@@ -24,6 +24,19 @@ STATES: dict[FaultKind, ElementState] = {
 """How an element is drawn, by what is wrong with it."""
 
 
+def faulty(fault: Fault, sent: Mapping[str, int]) -> ElementInfo:
+    """Return what is wrong with an element; `sent` is what each was probed with."""
+    return ElementInfo(
+        name=fault.element.name,
+        kind=fault.element.kind,
+        plane=fault.element.plane,
+        state=STATES[fault.kind],
+        loss=round(fault.loss, 5),
+        sent=sent.get(fault.element.name, 0),
+        latency_us=None,
+    )
+
+
 def hosts(
     layout: CabledLayout, faults: Sequence[Fault], forwarding: Collection[str]
 ) -> list[HostSpot]:
@@ -129,15 +142,7 @@ def elements(
         for each in found
     ]
     infos += [
-        ElementInfo(
-            name=fault.element.name,
-            kind=fault.element.kind,
-            plane=fault.element.plane,
-            state=STATES[fault.kind],
-            loss=round(fault.loss, 5),
-            sent=sent.get(fault.element.name, 0),
-            latency_us=None,
-        )
+        faulty(fault, sent)
         for fault in faults
         if not any(_same(fault.element, element) for element in planes.values())
     ]

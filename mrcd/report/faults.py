@@ -19,6 +19,7 @@ from mrcd.model import (
 )
 from mrcd.report import cables
 from mrcd.report.cables import STATES as STATES
+from mrcd.report.cables import faulty
 from mrcd.report.live import Live
 from mrcd.survey.cables import CabledLayout
 from mrcd.survey.inference import Fault, Seen
@@ -130,19 +131,7 @@ class FaultReport(Live):
                         latency_us=None,
                     )
                 )
-        infos += [
-            ElementInfo(
-                name=fault.element.name,
-                kind=fault.element.kind,
-                plane=fault.element.plane,
-                state=STATES[fault.kind],
-                loss=round(fault.loss, 5),
-                sent=sent.get(fault.element.name, 0),
-                latency_us=None,
-            )
-            for fault in named
-            if fault.element.name not in shown
-        ]
+        infos += [faulty(fault, sent) for fault in named if fault.element.name not in shown]
         return {
             "schema_version": SCHEMA_VERSION,
             "survey": self._about(),

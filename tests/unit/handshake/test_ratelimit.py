@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from mrcd.handshake.ratelimit import BURST, GAP_NS, Answers
+from mrcd.handshake.ratelimit import BURST, GAP_NS, Allowance, Answers
 
 
 def test_take__once_for_all_copies_of_an_offer() -> None:
@@ -27,3 +27,10 @@ def test_take__remembers_no_more_strangers_than_a_burst() -> None:
     for sid in range(10 * BURST):
         answers.take(sid, 1, now_ns=sid * GAP_NS)
     assert len(answers._answered) <= BURST
+
+
+def test_allowance__a_burst_after_a_rest_then_one_in_each_gap() -> None:
+    allowance = Allowance(10, 4)
+    assert [allowance.take(0) for _ in range(5)] == [True] * 4 + [False]
+    assert [allowance.take(now) for now in (9, 10, 11, 20)] == [False, True, False, True]
+    assert sum(allowance.take(1_000_000) for _ in range(9)) == 4
