@@ -66,7 +66,8 @@ class Discovery:
         self._others: dict[str, _Other] = {}
         self._news_s = 0.0
         self._done = False
-        self.clash: str | None = None
+        self._namesake: str | None = None
+        self._misfit: str | None = None
 
     @property
     def hosts(self) -> list[str]:
@@ -103,7 +104,7 @@ class Discovery:
             self._others.pop(hello.name, None)
             return
         if hello.name == self.name:
-            self.clash = f"another host at {source} is called {hello.name}, too: give --name"
+            self._namesake = f"another host at {source} is called {hello.name}, too: give --name"
             return
         other = self._others.get(hello.name)
         if other is None or other.hello.run != hello.run:
@@ -114,11 +115,18 @@ class Discovery:
             self._news_s = now_s
         other.seen[pair] = source
         other.hello = hello
-        self.clash = self._clash_with(hello) or self.clash
+        self._misfit = self._clash_with(hello) or self._misfit
 
     def forget(self, name: str) -> None:
-        """Forget a host that was revoked."""
+        """Forget a host that was revoked; one of our name takes it from us no longer."""
         self._others.pop(name, None)
+        if name == self.name:
+            self._namesake = None
+
+    @property
+    def clash(self) -> str | None:
+        """Why this host can never agree with another one as they are; None if it may."""
+        return self._namesake or self._misfit
 
     def _clash_with(self, hello: Hello) -> str | None:
         """Return why this host can never agree with another one as they are."""

@@ -87,7 +87,8 @@ class _Search:
                 raise NotFound(f"{name} {found.told}; {remedy(name)}")
             if self._discovery.clash is not None:
                 self._part(selector, now)
-                raise NotFound(self._discovery.clash)
+                if self._discovery.clash is not None:  # else the other host was put out
+                    raise NotFound(self._discovery.clash)
             if self._discovery.settled(now_s=now, hosts=hosts):
                 settled_s = now if settled_s is None else settled_s
                 plan = self._discovery.plan()

@@ -296,6 +296,24 @@ class Meeting:
                 found |= {each: name for each in other.said.addresses if each}
         return found
 
+    def before(self, hello: Hello, *, now_ns: int) -> Other | None:
+        """Return the host that has a host's name already, if it may still be there.
+
+        That is so if it was heard a moment ago, from elsewhere, and the other host is new.
+        """
+        counts = self._others.run_of(hello.name)
+        if counts is None or counts.said.run == hello.run or self._others.get(hello.said):
+            return None
+        if {*counts.said.addresses} & {*filter(None, hello.said.addresses)}:
+            return None  # where it was there is another run now
+        return counts if now_ns - counts.heard_ns < APART_NS else None
+
+    def note_second(self, hello: Hello, source: str, first: Other, *, now_ns: int) -> str:
+        """Note that two hosts have one name; return it as the second is told."""
+        where = next((address for address, _ns in first.seen.values()), "another place")
+        self._note_twice(hello.name, where, source, now_ns)
+        return self._twice[hello.name][1]
+
     def why_second(self, hello: Hello) -> str | None:
         """Return why a host does not count, if another one has its name and was there before."""
         counts = self._others.run_of(hello.name)

@@ -24,6 +24,7 @@ from mrcd.handshake.voice import Heard as HeardHello
 from mrcd.handshake.voice import Out, Trusted
 from mrcd.linux.groupsocket import DATAGRAM_MAX, PORT
 from mrcd.linux.unicastsocket import DISCARD_PORT, Address, Returned, open_at, returned
+from mrcd.peers.heard import Other
 from mrcd.peers.lines import SECOND, Line, Lines
 from mrcd.peers.meeting import Meeting
 from mrcd.peers.seeds import Seeds, Sign
@@ -93,6 +94,7 @@ class Routed:
         self._aimed = -1  # the version of the meeting then
         self._refusals: dict[str, str] = {}
         self._said: dict[Line, tuple[bytes, bytes, HeardHello]] = {}
+        self._asked: dict[tuple[str, str], int] = {}  # when hosts of these names and runs were new
 
     # ---- turns
 
@@ -375,6 +377,9 @@ class Routed:
             self._tell(line, said.cookie, voice)  # it must hear that the name is taken
         if self._meeting.is_old(hello):
             return
+        first = self._meeting.before(hello, now_ns=now_ns)
+        if first is not None and self._is_second(line, said.cookie, voice, hello, first, now_ns):
+            return
         self.lines.heard(line, hello.name, now_ns)
         self.seeds.heard(source, now_ns)
         self._trust.heard(heard)
@@ -385,6 +390,29 @@ class Routed:
         if hello.contacts or self._meeting.version != self._aimed:
             self._aim(now_ns)
         self._answer(line, hello, now_ns)
+
+    def _is_second(
+        self, line: Line, given: bytes, voice: Trusted, hello: Hello, first: Other, now_ns: int
+    ) -> bool:
+        """Return whether a host is not to be heard, because another one with its name is there.
+
+        That one is asked, and has a moment to answer: it may have been switched off.
+        """
+        key = hello.name, hello.run
+        if key not in self._asked:
+            if len(self._asked) >= SAID_MAX:
+                self._asked.clear()
+            self._asked[key] = now_ns
+            for plane in self._sockets:
+                asking = voice.say(self._meeting.hello_to("", plane, {}))  # as if it were not heard
+                for address in filter(None, first.said.addresses):
+                    if self.lines.is_heard((plane, address), now_ns):
+                        self._send((plane, address), asking)
+        if first.heard_ns > self._asked[key]:
+            why = self._meeting.note_second(hello, line[1], first, now_ns=now_ns)
+            self._tell(line, given, voice, **{hello.name: why})
+            return True
+        return now_ns - self._asked[key] < SECOND
 
     def _tell(self, line: Line, given: bytes, voice: Trusted, **refused: str) -> None:
         """Say Hello to a host that is no member, and brings the cookie of its address."""

@@ -587,6 +587,25 @@ def test_contacts_leave_out_planes_without_an_address() -> None:
     assert one.meeting.contacts_for("b", now_ns=0) == [{"c": (address("c", 1),)}]
 
 
+def test_who_has_a_name_already_is_asked_before_another_host_gets_it() -> None:
+    one, first, second = Member("a", "10.9.0.1"), Member("b", "10.9.0.2"), Member("b", "10.9.0.3")
+    speak([one, first], 0)
+    hello = second.meeting.hello(0)
+    elsewhere = replace(hello, said=replace(hello.said, run="x", addresses=("fe80::99", "")))
+    there = one.meeting.before(elsewhere, now_ns=SECOND)
+    assert there is not None
+    assert there.said.run == first.meeting.run
+    assert one.meeting.before(elsewhere, now_ns=APART_NS) is None  # it may have been off for long
+    assert one.meeting.before(replace(hello, said=replace(hello.said, run="x")), now_ns=1) is None
+    why = one.meeting.note_second(elsewhere, "fe80::99", there, now_ns=SECOND)
+    assert "two hosts are called b: fe80::" in why
+    assert one.meeting.twice(now_ns=SECOND) == [why]
+    speak([one, first], SECOND)
+    assert one.meeting.before(first.meeting.hello(0), now_ns=SECOND) is None
+    one.hear(0, "fe80::99", elsewhere, SECOND)
+    assert one.meeting.before(elsewhere, now_ns=2 * SECOND) is None  # it is known
+
+
 @pytest.mark.parametrize(
     ("born_ns", "again_ns", "reason"),
     [

@@ -211,6 +211,10 @@ def test_two_hosts_of_one_name() -> None:
     one.hear(0, "fe80::2", other.hello(0), now_s=1)
     assert one.clash == "another host at fe80::2 is called a, too: give --name"
     assert one.hosts == []
+    one.forget("b")
+    assert one.clash is not None
+    one.forget("a")  # it was put out: the name is ours
+    assert one.clash is None
 
 
 def test_own_hello_by_another_nic_is_ignored() -> None:
