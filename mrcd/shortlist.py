@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Choose the few of thousands of peers to show: those in trouble, and the busiest (pure).
+"""Choose a few of thousands of peers (pure).
 
-The daemon chooses those of a sample, and `mrcctl top` those that fit its frame, by the same rule.
+To be shown: those in trouble, and the busiest. The daemon chooses those of a sample, and `mrcctl
+top` those that fit its frame, by the same rule. To be looked at: those whose turn it is.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from mrcd.model import PeerState
@@ -40,3 +41,17 @@ def foremost(peers: Iterable[Standing], count: int) -> list[str]:
     )
     busy = heapq.nsmallest(count - len(bad), well, key=lambda peer: (-peer.packets, peer.name))
     return [peer.name for peer in (*bad, *busy)]
+
+
+class InTurn:
+    """So many of some names at a time, one after the other."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._next = 0
+
+    def take(self, names: Collection[str]) -> list[str]:
+        """Return those whose turn it is, in the order of names."""
+        at = self._next if self._next < len(names) else 0
+        self._next = at + self._most
+        return sorted(names)[at : self._next]

@@ -25,6 +25,7 @@ from mrcd.handshake import identity
 from mrcd.linux import mounts, netns
 from mrcd.model import Status
 from rigs.lab_hosts import eventually
+from rigs.traffic import transfer
 
 HOSTS = ("a", "b")
 INNER = {"a": "10.99.0.1", "b": "10.99.0.2"}
@@ -141,6 +142,18 @@ class Bare:
                 return client.status()
         except CommandError:
             return None
+
+    def sent(self, host: str = "a") -> list[int]:
+        """Return the bytes that a host has sent on each plane."""
+        now = self.status(host)
+        assert now is not None
+        return [plane.tx_bytes for plane in now.planes]
+
+    def carried(self, size: int = 8 << 20) -> list[int]:
+        """Send by TCP from a to b; return what each plane of `a` sent meanwhile, in bytes."""
+        before = self.sent()
+        transfer(self, "a", "b", INNER["b"], size)
+        return [now - then for now, then in zip(self.sent(), before, strict=True)]
 
     def ok(self, host: str) -> bool:
         now = self.status(host)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from ipaddress import ip_address
 
 from mrcd.handshake import unicast
@@ -120,20 +120,11 @@ class RoutedCluster(Cluster):
 
     def hello(self, source: str, target: str, timeout_s: float = 15.0) -> bytes:
         """Return a parcel with a Hello that one host sends another by plane 0."""
-        tap = open_raw(self.namespace(self.router(0)), f"{source}0")
         wanted = ip_address(self.address(target, 0)).packed
-        until = time.monotonic() + timeout_s
-        try:
-            while time.monotonic() < until:
-                try:
-                    frame = tap.recv(4096)
-                except TimeoutError:
-                    continue
-                place = frame.find(unicast.PARCEL)
-                if wanted in frame[14:54] and place > 0 and len(frame) > LEAST:
-                    return frame[place:]
-        finally:
-            tap.close()
+        for frame in frames(self.namespace(self.router(0)), f"{source}0", timeout_s):
+            place = frame.find(unicast.PARCEL)
+            if wanted in frame[14:54] and place > 0 and len(frame) > LEAST:
+                return frame[place:]
         raise AssertionError(f"{source} says no Hello to {target}")
 
     def filter(self, plane: int, rule: str) -> None:
@@ -143,6 +134,18 @@ class RoutedCluster(Cluster):
 
     def filter_no_more(self, plane: int) -> None:
         self.run(self.router(plane), "nft", "delete table inet t")
+
+
+def frames(namespace: str, nic: str, seconds: float) -> Iterator[bytes]:
+    """Yield the frames that arrive at a NIC of a namespace, for a time."""
+    until = time.monotonic() + seconds
+    with open_raw(namespace, nic) as tap:
+        while time.monotonic() < until:
+            try:
+                frame = tap.recv(4096)
+            except TimeoutError:
+                continue
+            yield frame
 
 
 def open_raw(namespace: str, nic: str) -> socket.socket:

@@ -21,7 +21,7 @@ from datetime import datetime
 from bench.instruments import entry
 from mrcd.linux.groupsocket import PORT
 from rigs.lab_hosts import eventually
-from rigs.routed_hosts import RoutedCluster, open_raw
+from rigs.routed_hosts import RoutedCluster, frames
 
 NAME = "seeds"
 WAIT_S = 120.0
@@ -112,19 +112,10 @@ def _idle(cluster: RoutedCluster, hosts: list[str]) -> None:
     """Count what arrives at a host and leaves it by one plane, at the router."""
     time.sleep(IDLE_S / 2)  # what the last join began is over
     host = hosts[-1]
-    tap = open_raw(cluster.namespace(cluster.router(0)), f"{host}0")
-    count, size, until = 0, 0, time.monotonic() + IDLE_S
-    port = PORT.to_bytes(2, "big")
-    try:
-        while time.monotonic() < until:
-            try:
-                frame = tap.recv(4096)
-            except TimeoutError:
-                continue
-            if frame[36:38] == port:
-                count, size = count + 1, size + len(frame)
-    finally:
-        tap.close()
+    count, size, port = 0, 0, PORT.to_bytes(2, "big")
+    for frame in frames(cluster.namespace(cluster.router(0)), f"{host}0", IDLE_S):
+        if frame[36:38] == port:
+            count, size = count + 1, size + len(frame)
     rate, kbit_s, mean = count / IDLE_S, 8 * size / IDLE_S / 1000, size / max(1, count)
     print(
         f"idle, {len(hosts)} hosts: {rate:.1f} Hellos a second to and from a host by a plane, "

@@ -80,7 +80,7 @@ def _measure(bare: Bare, most: float, seconds: float) -> None:
     trips: list[float] = []
     ended = threading.Event()
     asking = threading.Thread(target=_ask, args=(bare, ended, trips))
-    processor, before = Processor(), _sent(bare)
+    processor, before = Processor(), bare.sent()
     asking.start()
     try:
         received = _stream(bare, seconds)
@@ -88,7 +88,7 @@ def _measure(bare: Bare, most: float, seconds: float) -> None:
         ended.set()
         asking.join()
     planes = [
-        (now - then) * 8 / seconds / 1e6 for now, then in zip(_sent(bare), before, strict=True)
+        (now - then) * 8 / seconds / 1e6 for now, then in zip(bare.sent(), before, strict=True)
     ]
     trips.sort()
     p50, p99 = (trips[int(part * (len(trips) - 1))] for part in (0.5, 0.99))
@@ -98,12 +98,6 @@ def _measure(bare: Bare, most: float, seconds: float) -> None:
         f"CPUs {100 * processor.busy():.0f} %, steal {100 * processor.stolen():.1f} %",
         flush=True,
     )
-
-
-def _sent(bare: Bare) -> list[int]:
-    status = bare.status("a")
-    assert status is not None
-    return [plane.tx_bytes for plane in status.planes]
 
 
 def _stream(bare: Bare, seconds: float) -> float:

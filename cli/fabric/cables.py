@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from cli.console.render import BAD, WARN, colour
 from mrcd.model import ElementInfo, HostSpot, MapReply, NetworkInfo, NicSpot
@@ -52,13 +53,7 @@ def walk(networks: Sequence[NetworkInfo]) -> Iterator[NetworkInfo]:
             if other.host == at:
                 one, other = other, one
             at = other.host
-            network = NetworkInfo(
-                name=network.name,
-                nics=[one, other],
-                state=network.state,
-                loss=network.loss,
-                towards=network.towards,
-            )
+            network = replace(network, nics=[one, other])
         yield network
 
 

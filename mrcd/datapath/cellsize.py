@@ -33,10 +33,6 @@ QUIET_BYTES = 100_000
 _MBPS = 125_000  # bytes a second in 1 Mb/s
 _QUEUE_SIGNALS = (ABI.MRC_C_TX_CE, ABI.MRC_C_DROP_EARLY)
 """Counters of what the programs do when queues are long (bpf/aqm.c)."""
-_MBPS = 125_000  # bytes a second in 1 Mb/s
-_QUEUE_SIGNALS = (ABI.MRC_C_TX_CE, ABI.MRC_C_DROP_EARLY)
-"""Counters of what the programs do when queues are long (bpf/aqm.c)."""
-_MBPS = 125_000  # bytes a second in 1 Mb/s
 
 
 class CellSize:

@@ -328,13 +328,16 @@ class PeerTable:
         if peer in self.planes:
             bpf.update(self._dp.maps["peers"], _U32.pack(self.indices[peer]), self._entry(peer))
 
+    def spares(self, peer: str) -> int:
+        """Return the mask of planes to a peer that are spare for any reason (bpf/pick.h)."""
+        return self._config().standby | self.spare.get(peer, 0) | self.far.get(peer, 0)
+
     def weights(self, peer: str) -> int:
         """Return the parts of a turn that planes to a peer get by what they carry (carried.py)."""
         rates = carried.common(self.rates, self._their_rates.get(peer, ()))
         if (known := self._config().by_name.get(peer)) is not None:
             rates = carried.common(rates, [rank.mbps for rank in known.host.ranks])
-        spare = self.spare.get(peer, 0) | self.far.get(peer, 0)
-        return carried.weights(rates, self._config().standby | spare)
+        return carried.weights(rates, self.spares(peer))
 
     def pair(self, peer: str, qps: int) -> None:
         """Spread flows over the first `qps` QPs: where one side has fewer, those that both have."""

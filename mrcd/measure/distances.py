@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from itertools import islice
 from typing import Final
 
 from mrcd.datapath.peertable import PeerTable
 from mrcd.service.log import get_logger
+from mrcd.shortlist import InTurn
 
 log = get_logger()
 
@@ -64,7 +64,7 @@ class Distances:
         self._table = table
         self._peers = peers
         self._standby = standby
-        self._turn = 0
+        self._in_turn = InTurn(LOOKED_AT)
 
     async def follow(self) -> None:
         """Look again and again; runs until cancelled."""
@@ -74,10 +74,7 @@ class Distances:
 
     def look(self) -> None:
         """Look at the peers whose turn it is."""
-        peers = sorted(self._peers())
-        at = self._turn if self._turn < len(peers) else 0
-        self._turn = at + LOOKED_AT
-        for peer in islice(peers, at, self._turn):
+        for peer in self._in_turn.take(self._peers()):
             self._look_at(peer)
 
     def _look_at(self, peer: str) -> None:

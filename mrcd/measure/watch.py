@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from itertools import islice
 from typing import Final
 
 from mrcd.config.config import Current
@@ -25,6 +24,7 @@ from mrcd.peers.peers import Peers
 from mrcd.planes.plane import Plane
 from mrcd.service.log import get_logger
 from mrcd.service.ratelog import Rejections
+from mrcd.shortlist import InTurn
 from mrcd.wording import CUT, carries_less
 
 log = get_logger()
@@ -71,7 +71,7 @@ class Watch:
         self._pressed_s = -PRESSED_S
         self._busy = 0.0
         self._sampling: dict[int, tuple[set[str], asyncio.Task[None]]] = {}
-        self._turn = 0  # the peer whose turn it is to be looked at
+        self._in_turn = InTurn(LOOKED_AT)
         self._carried: tuple[int, ...] | None = None
         self._before: tuple[float, dict[str, Traffic], cputime.Times] = (0.0, {}, {})
         self._rejections = Rejections("measure.rejected")
@@ -138,13 +138,10 @@ class Watch:
 
         pressed: more was offered than windows took.
         """
-        peers = sorted(self._peers.established)
-        at = self._turn if self._turn < len(peers) else 0
-        turns = list(islice(peers, at, at + LOOKED_AT))
-        self._turn = at + LOOKED_AT
+        peers = self._peers.established
         full: _ByPlane = {}
         queued: _ByPlane = {}
-        for peer in {*turns, *(self._waited & set(peers))}:
+        for peer in {*self._in_turn.take(peers), *(self._waited & set(peers))}:
             balance, now_ns = self._balance(peer), time.monotonic_ns()
             there = [
                 plane

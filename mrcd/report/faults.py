@@ -132,18 +132,8 @@ class FaultReport(Live):
                     )
                 )
         infos += [faulty(fault, sent) for fault in named if fault.element.name not in shown]
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "survey": self._about(),
-            "planes": matrix.planes,
-            "t0": 0,
-            "t1": 0,
-            "hosts": [HostSpot(name=name, t0=0) for name in matrix.layout.hosts],
-            "elements": infos,
-            "ways": _ways(matrix),
-            "networks": [],
-            "loose": [],
-        }
+        hosts = [HostSpot(name=name, t0=0) for name in matrix.layout.hosts]
+        return self._without_fabric(matrix, hosts, infos)
 
     def _cabled_map(
         self,
@@ -158,17 +148,26 @@ class FaultReport(Live):
         nodes = self._running.discovering.meeting.graph.nodes if config.keys.discover else {}
         forwarding = {name for name, node in nodes.items() if node.forwards}
         networks = cables.networks(matrix, layout, named, rates)
+        elements = cables.elements(layout, named, networks, sent)
+        found = self._without_fabric(matrix, cables.hosts(layout, named, forwarding), elements)
+        found["networks"], found["loose"] = networks, cables.loose(matrix, layout, rates)
+        return found
+
+    def _without_fabric(
+        self, matrix: Matrix, hosts: list[HostSpot], elements: list[ElementInfo]
+    ) -> MapReply:
+        """Return a map without switches, and without a graph of networks."""
         return {
             "schema_version": SCHEMA_VERSION,
             "survey": self._about(),
             "planes": matrix.planes,
             "t0": 0,
             "t1": 0,
-            "hosts": cables.hosts(layout, named, forwarding),
-            "elements": cables.elements(layout, named, networks, sent),
+            "hosts": hosts,
+            "elements": elements,
             "ways": _ways(matrix),
-            "networks": networks,
-            "loose": cables.loose(matrix, layout, rates),
+            "networks": [],
+            "loose": [],
         }
 
 

@@ -49,10 +49,7 @@ def look(engine: Engine) -> Standby:
         for each in engine.config.peers
         if engine.peers.state(each.name) is State.ESTABLISHED
     ]
-    spare = {
-        name: always | table.peers.spare.get(name, 0) | table.peers.far.get(name, 0)
-        for name in names
-    }
+    spare = {name: table.peers.spares(name) for name in names}
     counts = dict.fromkeys(range(PLANES), 0)
     ports = table.peers.every_ports() if any(spare.values()) else {}
     for name in names:

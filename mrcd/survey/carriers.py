@@ -57,9 +57,10 @@ class Carriers:
         self, layout: CabledLayout, hosts: Mapping[str, HostState], pps: int, now_ns: int
     ) -> Iterator[Fault]:
         """Yield what is wrong with hosts and NICs where cables connect some of them."""
-        dead = {name: _dead(layout, hosts, name, now_ns) for name in self._dead(
-            layout, hosts, pps, now_ns
-        )}  # fmt: skip
+        dead = {
+            name: _death(layout, hosts, name, now_ns)
+            for name in self._dead(layout, hosts, pps, now_ns)
+        }
         yield from dead.values()
         gone = {number for name in dead for number in layout.networks_of(name)}
         found: dict[Element, Fault] = {}
@@ -67,6 +68,7 @@ class Carriers:
             if name in dead or (now_ns - host.heard_ns > HEARD_NS and name != self.own):
                 continue
             for nic, facts in enumerate(host.nics):
+                kind: FaultKind
                 number = layout.network_of(name, nic)
                 ends = layout.networks[number] if number is not None else ()
                 if len(ends) == 2 and number in gone:
@@ -79,7 +81,7 @@ class Carriers:
                     continue  # no cable is known there, so none is missing
                 else:
                     kind, line = "dead", _no_carrier(name, facts.name)
-                fault = _fault(layout.nic(name, nic), "flap" if kind == "flap" else "dead", line)
+                fault = _fault(layout.nic(name, nic), kind, line)
                 before = found.get(fault.element)
                 found[fault.element] = fault if before is None else _joined(before, fault)
                 if len(ends) == 2 and kind == "dead":
@@ -147,7 +149,7 @@ def _nothing_comes(
     )
 
 
-def _dead(layout: CabledLayout, hosts: Mapping[str, HostState], name: str, now_ns: int) -> Fault:
+def _death(layout: CabledLayout, hosts: Mapping[str, HostState], name: str, now_ns: int) -> Fault:
     """Return the fault of a host that is dead; of its cable where it has one and nothing else."""
     numbers = layout.networks_of(name)
     elements = [layout.network(number) for number in numbers]
@@ -179,8 +181,8 @@ def _is_down(hosts: Mapping[str, HostState], end: End) -> bool:
 
 def _joined(one: Fault, other: Fault) -> Fault:
     """Return what both ends of a cable say of it."""
-    kind = "flap" if "flap" in (one.kind, other.kind) else "dead"
-    return _fault(one.element, "flap" if kind == "flap" else "dead", *one.evidence, *other.evidence)
+    kind: FaultKind = "flap" if "flap" in (one.kind, other.kind) else "dead"
+    return _fault(one.element, kind, *one.evidence, *other.evidence)
 
 
 def _flaps(name: str, host: HostState, nic: int) -> str:

@@ -62,13 +62,6 @@ def both_ways(bare: Bare, size: int = 4 << 20) -> None:
     transfer(bare, "b", "a", INNER["a"], size)
 
 
-def sent(bare: Bare, host: str) -> list[int]:
-    """Return the bytes that a host has sent on each plane."""
-    status = bare.status(host)
-    assert status is not None
-    return [plane.tx_bytes for plane in status.planes]
-
-
 # ---- traffic
 
 
@@ -76,9 +69,9 @@ def sent(bare: Bare, host: str) -> list[int]:
 def test_every_byte_arrives_over_all_planes(make: Make, how: Callable[[Bare], None]) -> None:
     bare = make(how)
     bare.begin()
-    before = sent(bare, "a")
+    before = bare.sent("a")
     both_ways(bare, 8 << 20)
-    assert all(now > then + (1 << 18) for now, then in zip(sent(bare, "a"), before, strict=True))
+    assert all(now > then + (1 << 18) for now, then in zip(bare.sent("a"), before, strict=True))
     assert udp_sequence(bare, "a", "b", INNER["b"], count=500) == list(range(500))
     for host in HOSTS:
         assert bare.peer(host).framing == "cell"
@@ -324,10 +317,10 @@ def test_own_address_changes_and_the_peer_follows(make: Make) -> None:
     bare.ip("b", "address del 192.168.0.2/24 dev eth1")
     bare.ip("b", "address add 192.168.0.77/24 dev eth1")
     eventually(lambda: bare.peer("a").endpoints == ["192.168.0.77", "192.168.1.2"], "a follows", 10)
-    before = sent(bare, "a")
+    before = bare.sent("a")
 
     def both_carry() -> bool:
-        return all(now > then for now, then in zip(sent(bare, "a"), before, strict=True))
+        return all(now > then for now, then in zip(bare.sent("a"), before, strict=True))
 
     eventually(both_carry, "both planes carry again", 20)
     stream.finish(30)
@@ -488,11 +481,11 @@ def test_nic_that_goes_and_another_that_comes(make: Make) -> None:
     now = bare.link_local("b", "eth1")
     assert before != now
     eventually(lambda: bare.peer("a").endpoints[0] == now, "a follows", 10)
-    there = sent(bare, "a")
+    there = bare.sent("a")
 
     def carried() -> bool:
         stream.progress(4 << 20, 20)
-        return all(now > then + (1 << 18) for now, then in zip(sent(bare, "a"), there, strict=True))
+        return all(now > then + (1 << 18) for now, then in zip(bare.sent("a"), there, strict=True))
 
     eventually(carried, "the plane carries its share again", 20)
     stream.finish(30)

@@ -11,7 +11,7 @@ import pytest
 from cli.state.status import plane_state
 from rigs.bare_hosts import HOSTS, INNER, MIDDLE, Bare, Make, bridge, building, configure
 from rigs.lab_hosts import eventually
-from rigs.traffic import Arrivals, transfer
+from rigs.traffic import Arrivals
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -42,13 +42,6 @@ def put_on_standby(bare: Bare, host: str) -> None:
     place.write_text(place.read_text().replace(STANDBY, f"{STANDBY}standby = true\n"))
 
 
-def sent(bare: Bare, host: str = "a") -> list[int]:
-    """Return the bytes that a host has sent on each plane."""
-    status = bare.status(host)
-    assert status is not None
-    return [plane.tx_bytes for plane in status.planes]
-
-
 def states(bare: Bare, host: str = "a") -> list[str]:
     status = bare.status(host)
     assert status is not None
@@ -62,18 +55,11 @@ def cut(bare: Bare, plane: int, dead: bool = True) -> None:
         bare.run(MIDDLE, "bridge", "link", "set", "dev", f"{host}{plane}", "state", state)
 
 
-def carried(bare: Bare, size: int = 8 << 20) -> list[int]:
-    """Send by TCP from a to b; return what each plane of `a` sent meanwhile, in bytes."""
-    before = sent(bare)
-    transfer(bare, "a", "b", INNER["b"], size)
-    return [now - then for now, then in zip(sent(bare), before, strict=True)]
-
-
 @pytest.mark.alone
 def test_standby_plane_takes_over_and_goes_back(make: Make) -> None:
     bare = standing_by(make)
     assert states(bare) == ["usable", "standby"]
-    idle = carried(bare)
+    idle = bare.carried()
     assert idle[0] > 8 << 20
     assert idle[1] < 1 << 17, "probes only"
     arrivals = Arrivals(bare, "a", "b", INNER["b"])
@@ -88,11 +74,11 @@ def test_standby_plane_takes_over_and_goes_back(make: Make) -> None:
     print(f"longest gap {gap_ns / MS:.1f} ms, before {quiet_ns / MS:.1f} ms")
     assert gap_ns < GAP_NS + quiet_ns
     eventually(lambda: states(bare) == ["no path", "standby, in use"], "status says so", 10)
-    assert carried(bare)[1] > 8 << 20
+    assert bare.carried()[1] > 8 << 20
     cut(bare, 0, dead=False)
     eventually(lambda: states(bare) == ["usable", "standby"], "plane 0 serves again", 20)
-    eventually(lambda: carried(bare, 1 << 20)[1] < 1 << 16, "all of its paths do", 20)
-    after = carried(bare)
+    eventually(lambda: bare.carried(1 << 20)[1] < 1 << 16, "all of its paths do", 20)
+    after = bare.carried()
     assert after[0] > 8 << 20
     assert after[1] < 1 << 17
 
@@ -109,21 +95,21 @@ def test_plane_without_carrier_and_a_restart(make: Make) -> None:
     bare.stop("a")
     bare.start("a")
     bare.settle()
-    assert carried(bare)[1] < 1 << 17
+    assert bare.carried()[1] < 1 << 17
     bare.ip(MIDDLE, "link set a0 down")
     eventually(lambda: states(bare) == ["no carrier", "standby, in use"], "it is seen", 10)
-    assert carried(bare)[1] > 8 << 20
+    assert bare.carried()[1] > 8 << 20
     bare.ip(MIDDLE, "link set a0 up")
     eventually(lambda: states(bare) == ["usable", "standby"], "plane 0 serves again", 20)
-    eventually(lambda: carried(bare, 1 << 20)[1] < 1 << 16, "all of its paths do", 20)
+    eventually(lambda: bare.carried(1 << 20)[1] < 1 << 16, "all of its paths do", 20)
 
 
 def test_reloaded_configuration_puts_a_plane_on_standby(make: Make) -> None:
     bare = make(bridge)
     bare.begin()
-    assert min(carried(bare)) > 1 << 20
+    assert min(bare.carried()) > 1 << 20
     for host in HOSTS:
         put_on_standby(bare, host)
         bare.reload(host)
     eventually(lambda: states(bare) == ["usable", "standby"], "a has read it", 20)
-    assert carried(bare)[1] < 1 << 17
+    assert bare.carried()[1] < 1 << 17

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from rigs.bare_hosts import HOSTS, INNER, MIDDLE, Bare, Make, building
+from rigs.bare_hosts import HOSTS, MIDDLE, Make, building
 from rigs.lab_hosts import eventually
-from rigs.traffic import transfer
 from rigs.unequal_planes import Way, unequal
 
 pytestmark = pytest.mark.timeout(600)
@@ -25,30 +24,17 @@ def make() -> Iterator[Make]:
     yield from building("n", PLANES)
 
 
-def carried(bare: Bare, size: int = 8 << 20) -> list[int]:
-    """Send by TCP from a to b; return what each plane of `a` sent meanwhile, in bytes."""
-    before = sent(bare)
-    transfer(bare, "a", "b", INNER["b"], size)
-    return [now - then for now, then in zip(sent(bare), before, strict=True)]
-
-
-def sent(bare: Bare) -> list[int]:
-    status = bare.status("a")
-    assert status is not None
-    return [plane.tx_bytes for plane in status.planes]
-
-
 def test_a_plane_that_is_far_is_spare_until_it_is_near(make: Make) -> None:
     with unequal(Way(), Way(ms=20)) as ways:
         bare = make(ways)
         bare.begin()
         for host in HOSTS:
             eventually(lambda host=host: bare.peer(host).far == [1], f"{host} finds it", FOUND_S)
-        near, far = carried(bare)
+        near, far = bare.carried()
         assert near > 8 << 20
         assert far < 1 << 18, "probes only"
         bare.ip(MIDDLE, "link set a0 down")
-        near, far = carried(bare, 1 << 20)
+        near, far = bare.carried(1 << 20)
         assert far > 1 << 20, "it takes over"
         bare.ip(MIDDLE, "link set a0 up")
         for host in HOSTS:
@@ -59,7 +45,7 @@ def test_a_plane_that_is_far_is_spare_until_it_is_near(make: Make) -> None:
             bare.ip(MIDDLE, f"link set {host}1 master br1")
         for host in HOSTS:
             eventually(lambda host=host: bare.peer(host).far is None, f"{host}: near", FOUND_S)
-        eventually(lambda: min(carried(bare)) > 2 << 20, "both carry data", 20)
+        eventually(lambda: min(bare.carried()) > 2 << 20, "both carry data", 20)
 
 
 @pytest.mark.parametrize("teller", ["a", "b"])
@@ -75,6 +61,6 @@ def test_planes_carry_by_the_rates_that_either_host_has(make: Make, teller: str)
             text = text.replace(line, f"{line}rate_mbps = {mbps}\n")
         place.write_text(text)
         bare.begin()
-        carried(bare)
-        fast, slow = carried(bare, 32 << 20)
+        bare.carried()
+        fast, slow = bare.carried(32 << 20)
         assert 2.5 < fast / slow < 6

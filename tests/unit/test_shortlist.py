@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mrcd.model import PeerState
-from mrcd.shortlist import Standing, foremost
+from mrcd.shortlist import InTurn, Standing, foremost
 
 
 def crowd(silent: int, connecting: int, established: int) -> list[Standing]:
@@ -44,3 +44,10 @@ def test_foremost__as_many_as_there_is_room_for(
     peers = crowd(silent, connecting, established)
     found = foremost(peers, count)
     assert len(found) == len(set(found)) == min(count, len(peers))
+
+
+def test_names_take_turns() -> None:
+    turns = InTurn(2)
+    assert [turns.take("cab") for _ in range(3)] == [["a", "b"], ["c"], ["a", "b"]]
+    assert turns.take("a") == ["a"]  # some have gone
+    assert turns.take("") == []
