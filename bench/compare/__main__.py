@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bench.compare import beside, libraries, plots, record, report, routes, unlimited, ways
+from bench.compare import beside, ceiling, libraries, plots, record, report, routes, unlimited, ways
 from bench.compare.arena import Arena, Arenas, say
 from bench.compare.catalogue import ABOUT, NAMES, WORKLOADS, Workload, labs
 from bench.compare.record import Piece, Record
@@ -33,7 +33,7 @@ from cli.lab.multiqueue import ONE_QUEUE, HostNics
 from cli.lab.state import LabFailed
 from mrcd import __version__
 
-COMPETITORS = (*routes.EVERY, *unlimited.OF_SPEED, *ways.EVERY)
+COMPETITORS = (*routes.EVERY, *unlimited.OF_SPEED, *ways.EVERY, *ceiling.EVERY)
 """All competitors of all workloads, in the order of columns and colours."""
 
 _BUSY_BEFORE = 0.5  # above this load average, other programs use the machine as well

@@ -90,11 +90,13 @@ ABOUT = {
     " plain TCP go one by one (no TSO, GSO, GRO on its plane). Packets on the wire: no TSO at any"
     " sender's end of a cable, switches' ports included, and GRO at the receiving host's NICs;"
     " where switches merge, also at their ports."
+    " Stateless: what programs reach that only put a header on and choose a plane."
     " Goodput lost to the death of a plane is time at the rate before or after it, the lower; the"
     " same was computed of a moment a second earlier. The loaded round trip is TCP's own.",
     "direct": "Four planes, each a cable from host to host without a switch, no rate limits; mrcd"
     ' with `routing = "ecmp"`, as the first uSID would be a switch\'s, and `xdp = "native"`. Plain'
-    " TCP has a cable of its own, that with all offloads between hosts without mrcd.",
+    " TCP has a cable of its own, that with all offloads between hosts without mrcd. With a CPU for"
+    " each host, its processes are pinned and its interfaces receive there (/proc/stat by CPU).",
     "gigabit": "Four planes of 250 Mb/s: h1 to h2, and every host to every other. MPTCP runs on"
     " hosts without mrcd.",
     "steps": "gloo's collective operations, a rank in every host, float32: steps a second from the"

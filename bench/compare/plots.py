@@ -23,6 +23,7 @@ from bench.compare.results import Figure
 COLOURS = (
     "#0b62a4", "#777777", "#b04a00", "#5a7d1c", "#8a3d8f", "#b58900", "#d98880", "#e5a770",
     "#444444", "#aaaaaa", "#c9a0cc", "#111111", "#9cbf5a", "#5fa8dd", "#a9d2f0", "#d4e8f7",
+    "#7a4a2b", "#d8b4a0",
 )  # fmt: skip
 _STYLE: Any = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
 

@@ -28,7 +28,7 @@ Lines = dict[str, list[str]]
 """Lines by a node's short name; a line begins with its tool ("sysctl" is not run as a process)."""
 
 _SUBFLOWS = 8  # the most that `ip mptcp limits` takes
-_BLOCK = ipaddress.IPv6Network("fcbc:bb00::/32")  # of uSIDs; the fabric's own belongs to mrcd
+BLOCK = ipaddress.IPv6Network("fcbc:bb00::/32")  # of uSIDs; the fabric's own belongs to mrcd
 _VNI = 4242
 _VXLAN_PORT = 4789
 _VXLAN_BYTES = 50  # IPv4, UDP, VXLAN, inner Ethernet
@@ -255,7 +255,7 @@ class Seg6(Competitor):
             if other != host:
                 hops = " ".join(
                     f"nexthop encap seg6 mode encap.red segs {sid} dev plane{plane}"
-                    for plane, sid in _sids(fabric, host, other)
+                    for plane, sid in sids(fabric, host, other)
                 )
                 yield f"ip route replace {self.address(fabric, other)} src {own} {hops}"
 
@@ -410,17 +410,17 @@ def _moved(fabric: Fabric, network: str) -> str:
     """Move a prefix of the fabric's block to the second block."""
     was = ipaddress.IPv6Network(network)
     offset = int(was.network_address) - int(fabric.block.network_address)
-    return str(ipaddress.IPv6Network((int(_BLOCK.network_address) + offset, was.prefixlen)))
+    return str(ipaddress.IPv6Network((int(BLOCK.network_address) + offset, was.prefixlen)))
 
 
 def _end(host: Host, plane: int) -> str:
     """Return the locator at which a host removes the outer header."""
-    return str(usid.locator(_BLOCK, usid.usid(plane, usid.ROLE_HOST, host.port)))
+    return str(usid.locator(BLOCK, usid.usid(plane, usid.ROLE_HOST, host.port)))
 
 
-def _sids(fabric: Fabric, source: Host, target: Host) -> Iterator[tuple[int, str]]:
+def sids(fabric: Fabric, source: Host, target: Host) -> Iterator[tuple[int, str]]:
     """Yield the plane and the outer address of every path, planes in turn."""
     t1s = [0] if source.t0 == target.t0 else range(1, fabric.t1 + 1)
     for t1, plane in itertools.product(t1s, range(fabric.planes)):
         usids = usid.path_usids(source, target, usid.ev(plane, t1))
-        yield plane, str(ipaddress.IPv6Address(usid.da_bytes(_BLOCK, usids)))
+        yield plane, str(ipaddress.IPv6Address(usid.da_bytes(BLOCK, usids)))

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -129,18 +130,24 @@ def run(
     steps: Sequence[Step] = (),
     rate_bps: float = 0,
     begun: threading.Event | None = None,
+    cpus: Mapping[str, int] | None = None,
 ) -> Traffic:
     """Send on all flows for `seconds`, and do the steps meanwhile.
 
-    `rate_bps` limits each connection; `begun` is set when they send.
+    `rate_bps` limits each connection; `begun` is set when they send. `cpus` has the CPU of each
+    host whose processes have one of their own.
     """
     sources = sorted({each.source for each in flows})
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         sinks = _sinks(stack, name, competitor, flows, Path(folder))
+        targets = list(dict.fromkeys(each.target for each in flows))
         senders = {
             host: _sender(stack, name, competitor, flows, host, seconds, rate_bps)
             for host in sources
         }
+        for host, talker in (*senders.items(), *zip(targets, sinks, strict=True)):
+            if cpus:
+                os.sched_setaffinity(talker.process.pid, {cpus[host]})
         for sender in senders.values():
             sender.read(_READY_S)
         resent = Resent([f"{name}-{host}" for host in sources])

@@ -13,6 +13,7 @@ What keeps its large segments is measured as they cross the cables whole, and as
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import time
 from collections.abc import Mapping
@@ -20,7 +21,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from bench.compare import configuration, direct, traffic, ways
+from bench.compare import ceiling, configuration, direct, placement, traffic, ways
 from bench.compare.arena import Arena, say
 from bench.compare.routes import Competitor, Plane, Seg6
 from bench.compare.traffic import Flow, Traffic
@@ -44,6 +45,7 @@ _DEAD_S = 1.5
 _SETTLED_S = 0.5  # goodput has settled this long after a plane has died
 _LOOKS = 5  # samples of TCP's round trip before the fault
 _LOOK_S = 0.25
+OF_A_SECOND = "GB a CPU second"
 
 
 class Plain(Plane):
@@ -103,6 +105,7 @@ def speed(arena: Arena) -> None:
             Way(Bare(), bare, Wire.SINGLE),
             *(Way(each, bare, Wire.SINGLE) for each in source_routed),
             Way(Offloads(), bare),
+            *_stateless(arena, bare),
         )
         _goodput(arena, "speed", those, _CUT | _MERGED)
         _round_trip(arena, "speed", those)
@@ -121,10 +124,21 @@ def on_direct_planes(arena: Arena) -> None:
         bare = f"{arena.name}-bare"
         stack.enter_context(direct.up(bare, arena.mtu, daemons=False))
         those = ways.by_title(
-            *mrcd, Way(Cable(), arena.name, Wire.SINGLE), Way(OffloadsCable(), bare)
+            *mrcd,
+            Way(Cable(), arena.name, Wire.SINGLE),
+            Way(OffloadsCable(), bare),
+            *_stateless(arena, bare),
         )
         _goodput(arena, "direct", those, _CUT)
         _round_trip(arena, "direct", those)
+        _apart(arena, "direct", those)
+
+
+def _stateless(arena: Arena, bare: str) -> list[Way]:
+    """Set up what programs without state reach in a lab without mrcd."""
+    found, refused = ceiling.set_up(bare)
+    arena.results.absent |= refused
+    return [Way(each, bare) for each in found]
 
 
 def _goodput(arena: Arena, workload: str, those: Ways, wires: Mapping[Wire, str]) -> None:
@@ -146,7 +160,32 @@ def _in_turns(arena: Arena, workload: str, case: str, those: Ways, connections: 
         seen, stolen = those[competitor.title].send(flows, seconds)
         goodput = seen.after(ways.WARM_S) / 1e9
         ways.note(arena, where, "goodput", "Gb/s", goodput, seen, stolen)
+        arena.results.note(where, OF_A_SECOND, "", of_a_second(seen, os.cpu_count() or 1))
 
+    arena.take_turns(workload, case, measure, ways.competitors(those))
+
+
+def of_a_second(seen: Traffic, cpus: int) -> float:
+    """Return the gigabytes that arrived for each second that a CPU worked, all CPUs together."""
+    arrived = seen.bps(seen.began_ns, seen.ended_ns) / 8 / 1e9
+    return arrived / (seen.busy * cpus)
+
+
+def _apart(arena: Arena, workload: str, those: Ways) -> None:
+    """Measure goodput, and what each host's CPU does for it, with a CPU for each of them."""
+    for name in dict.fromkeys(way.lab for way in those.values()):
+        placement.apart(name)
+
+    def measure(competitor: Competitor, where: Where) -> None:
+        way, processor = those[competitor.title], Processor()
+        wire.lay(way.lab, way.wire)
+        spent = placement.send(way.lab, competitor, _FLOW, ways.WARM_S, 3.0, placement.APART)
+        ways.note(arena, where, "goodput", "Gb/s", spent.gbps, spent.seen, processor.stolen())
+        for host, end in (("h1", "sender"), ("h2", "receiver")):
+            value = spent.gigabytes(placement.APART[host])
+            arena.results.note(where, f"{OF_A_SECOND}, {end}", "", value)
+
+    case = f"1 connection, a CPU for each host, MTU {arena.mtu}"
     arena.take_turns(workload, case, measure, ways.competitors(those))
 
 

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Measure the cost of a packet in the data path, by program and against the machine's limits.
 
-    python -m bench.fastpath [--quick] [--only programs parts traffic large] [--mtu 1500 9000]
+    python -m bench.fastpath [--quick] [--only programs parts traffic large account]
+                             [--mtu 1500 9000]
 
 `programs`: nanoseconds of each program for each kind of packet, by PROG_TEST_RUN. `parts`: the
 nanoseconds saved when a part of a fast-path program is removed. `traffic`: nanoseconds of each
 program while TCP flows in a lab, as counted by the kernel; packets and goodput of a core, compared
 with a copy in memory, a veth pair and the kernel's seg6. `large`: what the programs take of a run,
-an skb and a packet while mrc0 carries TCP's large segments, if its framing does.
+an skb and a packet while mrc0 carries TCP's large segments, if its framing does. `account`: who
+pays for a cell, by variants of mrc0 that lack a part; it needs minutes, and runs only if named.
 docs/performance.md explains the figures.
 """
 
@@ -16,18 +18,19 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 
-from bench.fastpath import large, parts, runs, traffic
+from bench.fastpath import account, large, parts, runs, traffic
 from bench.instruments import entry
 from bench.instruments.flow import FRAMINGS
 from bench.instruments.result import Line
 
-PARTS = ("programs", "parts", "traffic", "large")
+PARTS = ("programs", "parts", "traffic", "large", "account")
+USUAL = PARTS[:-1]
 
 
 def main() -> None:
     """Measure, print and save the figures."""
     parser = entry.parser(__doc__, name="fastpath")
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(USUAL), metavar="PART")
     parser.add_argument("--mtu", nargs="+", type=int, default=[1500, 9000])
     parser.add_argument("--rounds", type=int, help="repetitions of everything")
     parser.add_argument("--quick", action="store_true", help="run fewer and shorter rounds")
@@ -66,6 +69,11 @@ def _all(
             times, seconds = (rounds or 2, 2.0) if quick else (rounds or 5, 4.0)
             measuring = traffic.traffic(name, mtu, times, seconds)
             yield entry.take(f"traffic, MTU {mtu}", measuring)
+    if "account" in wanted:
+        for mtu in mtus:
+            print(f"\n== account of a cell, MTU {mtu}", flush=True)
+            times, seconds = (rounds or 2, 1.0) if quick else (rounds or 5, 2.0)
+            yield entry.take(f"account, MTU {mtu}", account.account(name, mtu, times, seconds))
     if "large" in wanted:
         for mtu in mtus:
             print(f"\n== large segments, MTU {mtu}", flush=True)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 BOUND = 0.9
@@ -27,6 +28,26 @@ class Processor:
         return stolen(self._before, _times())
 
 
+class Cpus:
+    """A measurement of the time that each CPU works, which starts when it is made."""
+
+    def __init__(self) -> None:
+        self._before = _each()
+
+    def worked_s(self) -> tuple[float, ...]:
+        """Return the seconds that each CPU has worked since: neither idle nor stolen."""
+        return worked(self._before, _each(), os.sysconf("SC_CLK_TCK"))
+
+
+def worked(before: list[list[int]], after: list[list[int]], hertz: int) -> tuple[float, ...]:
+    """Return the seconds that each CPU worked between two readings of `hertz` ticks a second."""
+    found = []
+    for was, now in zip(before, after, strict=True):
+        spent = [later - sooner for sooner, later in zip(was, now, strict=True)]
+        found.append((sum(spent) - sum(spent[i] for i in (*_IDLE, _STOLEN))) / hertz)
+    return tuple(found)
+
+
 def share(before: list[int], after: list[int]) -> float:
     """Return the busy share between two readings."""
     spent = [now - was for was, now in zip(before, after, strict=True)]
@@ -43,3 +64,9 @@ def stolen(before: list[int], after: list[int]) -> float:
 def _times() -> list[int]:
     first = Path("/proc/stat").read_text().partition("\n")[0]
     return [int(word) for word in first.split()[1:9]]
+
+
+def _each() -> list[list[int]]:
+    """Return the times of every CPU, in the order of their numbers."""
+    rows = (row.split() for row in Path("/proc/stat").read_text().splitlines())
+    return [[int(word) for word in row[1:9]] for row in rows if row[0][:3] == "cpu" and row[0][3:]]
