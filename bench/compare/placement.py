@@ -23,7 +23,7 @@ from bench.compare.routes import Competitor
 from bench.compare.traffic import Flow, Traffic
 from bench.instruments.flow import Step
 from bench.instruments.metrics import S
-from bench.instruments.processor import Cpus
+from bench.instruments.processor import Spending
 from cli.lab import processes
 from cli.lab.injection import Applied
 from mrcd.linux import netns, sysfs
@@ -58,11 +58,16 @@ def apart(lab: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What a flow moved in a time, and the seconds that each CPU worked meanwhile."""
+    """What a flow moved in a time, and what both hosts spent on it.
+
+    interrupts_s: seconds that each CPU served interrupts. processes_s: seconds that the processes
+    of the hosts, in the order of APART, ran.
+    """
 
     bytes: float
     elapsed_s: float
-    worked_s: tuple[float, ...]
+    interrupts_s: tuple[float, ...]
+    processes_s: tuple[float, ...]
     seen: Traffic
 
     @property
@@ -70,14 +75,16 @@ class Spent:
         """Return the goodput in Gb/s."""
         return self.bytes * 8 / self.elapsed_s / 1e9
 
-    def us(self, payload: int, cpu: int | None = None) -> float:
-        """Return the us that all CPUs, or one, worked for `payload` bytes that arrived."""
-        worked = sum(self.worked_s) if cpu is None else self.worked_s[cpu]
+    def us(self, payload: int, host: str | None = None) -> float:
+        """Return the us of CPU for `payload` bytes that arrived; of a host that has its own CPU."""
+        worked = sum(self.interrupts_s) + sum(self.processes_s)
+        if host is not None:
+            worked = self.interrupts_s[APART[host]] + self.processes_s[list(APART).index(host)]
         return worked * 1e6 * payload / self.bytes
 
-    def gigabytes(self, cpu: int | None = None) -> float:
-        """Return the gigabytes that arrived for a second that all CPUs together, or one, worked."""
-        return 1e6 / self.us(10**9, cpu)
+    def gigabytes(self, host: str | None = None) -> float:
+        """Return the gigabytes that arrived for a second of CPU; of a host that has its own."""
+        return 1e6 / self.us(10**9, host)
 
 
 def send(
@@ -89,15 +96,15 @@ def send(
     cpus: Mapping[str, int] | None = None,
 ) -> Spent:
     """Send for `seconds` after `warm_s`; return what that time moved and cost."""
-    measured: list[Cpus] = []
-    worked: list[tuple[float, ...]] = []
+    begun: list[Spending] = []
+    found: list[tuple[float, ...]] = []
 
     def begin() -> Applied:
-        measured.append(Cpus())
+        begun.append(Spending([processes.inside([f"{lab}-{host}"]) for host in APART]))
         return _now()
 
     def end() -> Applied:
-        worked.append(measured[0].worked_s())
+        found.extend((begun[0].interrupts_s(), begun[0].processes_s()))
         return _now()
 
     until_s = warm_s + seconds
@@ -106,7 +113,7 @@ def send(
     began_ns, ended_ns = (each.effective_ns for each in seen.applied)
     elapsed_s = (ended_ns - began_ns) / S
     moved = seen.bps(began_ns, ended_ns) / 8 * elapsed_s
-    return Spent(moved, elapsed_s, worked[0], seen)
+    return Spent(moved, elapsed_s, *found, seen)
 
 
 def _now() -> Applied:

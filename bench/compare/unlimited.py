@@ -182,7 +182,7 @@ def _apart(arena: Arena, workload: str, those: Ways) -> None:
         spent = placement.send(way.lab, competitor, _FLOW, ways.WARM_S, 3.0, placement.APART)
         ways.note(arena, where, "goodput", "Gb/s", spent.gbps, spent.seen, processor.stolen())
         for host, end in (("h1", "sender"), ("h2", "receiver")):
-            value = spent.gigabytes(placement.APART[host])
+            value = spent.gigabytes(host)
             arena.results.note(where, f"{OF_A_SECOND}, {end}", "", value)
 
     case = f"1 connection, a CPU for each host, MTU {arena.mtu}"

@@ -4,13 +4,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 BOUND = 0.9
 """With at least this busy share, a figure counts as bound by the CPU."""
 
 _IDLE = (3, 4)  # idle and iowait, in /proc/stat's first line
+_INTERRUPTS = (5, 6)  # hard and soft ones
 _STOLEN = 7
+_HERTZ = os.sysconf("SC_CLK_TCK")
 
 
 class Processor:
@@ -28,24 +31,33 @@ class Processor:
         return stolen(self._before, _times())
 
 
-class Cpus:
-    """A measurement of the time that each CPU works, which starts when it is made."""
+class Spending:
+    """A measurement of what CPUs and groups of processes spend, which starts when it is made.
 
-    def __init__(self) -> None:
-        self._before = _each()
+    What other programs do meanwhile does not count, but for the interrupts that they cause.
+    """
 
-    def worked_s(self) -> tuple[float, ...]:
-        """Return the seconds that each CPU has worked since: neither idle nor stolen."""
-        return worked(self._before, _each(), os.sysconf("SC_CLK_TCK"))
+    def __init__(self, groups: Sequence[Collection[int]]) -> None:
+        self._groups = groups
+        self._before, self._times = _each(), [_process_ticks(pids) for pids in groups]
+
+    def interrupts_s(self) -> tuple[float, ...]:
+        """Return the seconds since in which each CPU served interrupts, hard and soft ones."""
+        return handled(self._before, _each(), _HERTZ)
+
+    def processes_s(self) -> tuple[float, ...]:
+        """Return the seconds that each group of processes has run since."""
+        now = [_process_ticks(pids) for pids in self._groups]
+        both = zip(self._times, now, strict=True)
+        return tuple((later - sooner) / _HERTZ for sooner, later in both)
 
 
-def worked(before: list[list[int]], after: list[list[int]], hertz: int) -> tuple[float, ...]:
-    """Return the seconds that each CPU worked between two readings of `hertz` ticks a second."""
-    found = []
-    for was, now in zip(before, after, strict=True):
-        spent = [later - sooner for sooner, later in zip(was, now, strict=True)]
-        found.append((sum(spent) - sum(spent[i] for i in (*_IDLE, _STOLEN))) / hertz)
-    return tuple(found)
+def handled(before: list[list[int]], after: list[list[int]], hertz: int) -> tuple[float, ...]:
+    """Return the seconds in interrupts of each CPU between two readings, in ticks of `hertz`."""
+    return tuple(
+        sum(now[i] - was[i] for i in _INTERRUPTS) / hertz
+        for was, now in zip(before, after, strict=True)
+    )
 
 
 def share(before: list[int], after: list[int]) -> float:
@@ -70,3 +82,16 @@ def _each() -> list[list[int]]:
     """Return the times of every CPU, in the order of their numbers."""
     rows = (row.split() for row in Path("/proc/stat").read_text().splitlines())
     return [[int(word) for word in row[1:9]] for row in rows if row[0][:3] == "cpu" and row[0][3:]]
+
+
+def _process_ticks(pids: Collection[int]) -> int:
+    """Return the ticks that processes have run, in user mode and in the kernel."""
+    total = 0
+    for pid in pids:
+        try:
+            row = Path(f"/proc/{pid}/stat").read_text()
+        except OSError:  # it has ended
+            continue
+        user, kernel = row.rpartition(")")[2].split()[11:13]
+        total += int(user) + int(kernel)
+    return total

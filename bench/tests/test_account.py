@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -32,7 +33,7 @@ from bench.fastpath.account import (
 )
 from bench.instruments.flow import BenchFailed
 from bench.instruments.metrics import Arrivals, S
-from bench.instruments.processor import worked
+from bench.instruments.processor import Spending, handled
 from bench.instruments.result import Line
 from cli.lab import topology
 from mrcd.fabric import description, shape, usid
@@ -127,25 +128,37 @@ def flowed(size: int) -> Traffic:
     return Traffic(0, S, (one,), (), ((0, 0), (S, 3)), busy=0.5)
 
 
-def test_spent__by_all_cpus_and_by_one() -> None:
-    spent = Spent(4e9, 2.0, (1.5, 0.5), flowed(1))
+def test_spent__by_both_hosts_and_by_one() -> None:
+    spent = Spent(4e9, 2.0, (0.9, 0.3), (0.6, 0.2), flowed(1))
     assert spent.gbps == 16
     assert spent.us(40_000) == pytest.approx(20)
-    assert spent.us(40_000, 1) == pytest.approx(5)
+    assert spent.us(40_000, "h2") == pytest.approx(5)
     assert spent.gigabytes() == pytest.approx(2)
-    assert spent.gigabytes(1) == pytest.approx(8)
+    assert spent.gigabytes("h2") == pytest.approx(8)
     cost = account.cost(spent, 30_000, 0.5)
-    assert (cost.sender_us, cost.receiver_us, cost.resent) == (pytest.approx(15), 5, 3)
+    assert (cost.sender_us, cost.receiver_us) == (pytest.approx(15), pytest.approx(5))
+    assert cost.resent == 3
 
 
 def test_speed__gigabytes_of_a_cpu_second() -> None:
     assert unlimited.of_a_second(flowed(3 * 10**9), cpus=2) == pytest.approx(3)
 
 
-def test_processor__seconds_of_each_cpu_without_idle_and_stolen_ones() -> None:
+def test_processor__seconds_of_each_cpu_in_interrupts() -> None:
     before = [[0] * 8, [10] * 8]
     after = [[50, 0, 20, 900, 5, 1, 9, 15], [20, 10, 10, 10, 10, 10, 30, 10]]
-    assert worked(before, after, 100) == (0.8, 0.3)
+    assert handled(before, after, 100) == (0.1, 0.2)
+
+
+def test_processor__what_this_process_spends() -> None:
+    spending = Spending([[os.getpid()], []])
+    deadline_s = time.monotonic() + 10
+    while not spending.processes_s()[0] and time.monotonic() < deadline_s:
+        sum(range(10_000))
+    mine, nobodys = spending.processes_s()
+    assert 0 < mine < 11
+    assert nobodys == 0
+    assert len(spending.interrupts_s()) == os.cpu_count()
 
 
 def test_placement__each_host_of_the_pair_has_a_cpu() -> None:
