@@ -31,6 +31,8 @@ from mrcd.linux import netns, sysfs
 APART: Mapping[str, int] = {"h1": 0, "h2": 1}
 """The CPUs of the sender and of the receiver."""
 _STEERED = ("plane", "plain", "mrc0p", "mrc0d", "mrc0c", "ceil0p")
+_SPREAD = ("mrc0p", "mrc0cp", "ceil0p")
+"""Interfaces whose packets mrcd spreads over CPUs, and that of the ceiling."""
 _TOWARDS_END_S = 0.1
 
 
@@ -44,9 +46,13 @@ def steer(lab: str, host: str, mask: int, begins: Iterable[str] = _STEERED) -> N
 def pin(lab: str, host: str, cpu: int) -> None:
     """Pin what runs in a host, every thread, to a CPU."""
     for pid in processes.inside([f"{lab}-{host}"]):
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            for thread in Path(f"/proc/{pid}/task").iterdir():
-                os.sched_setaffinity(int(thread.name), {cpu})
+        _pin(pid, [cpu])
+
+
+def _pin(pid: int, cpus: Iterable[int]) -> None:
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            os.sched_setaffinity(int(thread.name), cpus)
 
 
 def apart(lab: str) -> None:
@@ -54,6 +60,15 @@ def apart(lab: str) -> None:
     for host, cpu in APART.items():
         pin(lab, host, cpu)
         steer(lab, host, 1 << cpu)
+
+
+def together(lab: str) -> None:
+    """Leave all CPUs to both hosts, as a lab begins."""
+    for host in APART:
+        for pid in processes.inside([f"{lab}-{host}"]):
+            _pin(pid, range(os.cpu_count() or 1))
+        steer(lab, host, 0)
+        steer(lab, host, sysfs.all_cpus(), _SPREAD)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@
 Two hosts are cabled to each other, plane by plane. TCP flows over mrc0 in labs whose daemons run a
 copy of mrcd's sources that lacks a part, over the device of the stateless ceiling
 (bench/compare/ceiling.py) with ever less around it, and by a cable of its own, as plain TCP. All
-take turns in random order, once as the kernel places the work, and once with a CPU for each host
-(bench/compare/placement.py), which tells what the sender and what the receiver pays.
+take turns in random order, once with a CPU for each host (bench/compare/placement.py), which tells
+what the sender and what the receiver pays, and once as the kernel places the work.
 
 What a variant saves is the difference to the whole mrc0 of the same round. Parts overlap, and some
 have no end of their own: savings need not add up.
@@ -45,7 +45,7 @@ WARM_S = 0.7
 _CABLE = "plain0"
 _FLOWS = [Flow("h1", "h2", 1)]
 _FREE, _APART = "CPUs shared", "a CPU for each host"
-PLACES = (_FREE, _APART)
+PLACES = (_APART, _FREE)
 WHOLE, PLAIN = "mrc0", "plain TCP"
 BOUNDED = f"plain TCP, segments up to {CELL_BYTES // 1000} KB"
 
@@ -218,9 +218,8 @@ def account(name: str, mtu: int, rounds: int, seconds: float) -> Iterator[Line]:
         sides = _sides(stack, name, mtu)
         for place in PLACES:
             those = [side for side in sides if side.runs(place)]
-            if place == _APART:
-                for lab in dict.fromkeys(side.lab for side in sides):
-                    placement.apart(lab)
+            for lab in dict.fromkeys(side.lab for side in sides):
+                (placement.apart if place == _APART else placement.together)(lab)
             found = _turns(those, place, rounds, seconds)
             yield from lines(f"MTU {mtu}, {place}", found, {side.name: side for side in those})
 

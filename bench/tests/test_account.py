@@ -111,7 +111,7 @@ def test_lines__ends_are_told_apart_only_where_each_host_has_a_cpu() -> None:
     def told(where: str, name: str) -> dict[str, Line]:
         return {line.what: line for line in lines(where, FOUND, sides) if name in line.where}
 
-    free, apart = account.PLACES
+    apart, free = account.PLACES
     assert told(free, "less")["saves"].values == (3, 3)
     assert told(free, "less (breaks: repair)")["share of the difference"].values == (30, 30)
     assert "saves, sender" not in told(free, "less")
