@@ -218,22 +218,29 @@ def account(name: str, mtu: int, rounds: int, seconds: float) -> Iterator[Line]:
         sides = _sides(stack, name, mtu)
         for place in PLACES:
             those = [side for side in sides if side.runs(place)]
-            for lab in dict.fromkeys(side.lab for side in sides):
+            for lab in dict.fromkeys(side.lab for side in sides if side.lab):
                 (placement.apart if place == _APART else placement.together)(lab)
             found = _turns(those, place, rounds, seconds)
             yield from lines(f"MTU {mtu}, {place}", found, {side.name: side for side in those})
 
 
 def _sides(stack: contextlib.ExitStack, name: str, mtu: int) -> list[Side]:
-    """Build a lab for each framing and set of swaps, and one without mrcd."""
+    """Build a lab for each framing and set of swaps, and one without mrcd.
+
+    A variant that does not come up has no lab, and all its turns will fail.
+    """
     labs: dict[tuple[str, tuple[Swap, ...]], str] = {}
     found = []
     for knock_out in (KnockOut(WHOLE), *KNOCK_OUTS):
         kind = (knock_out.framing, knock_out.swaps)
         if kind not in labs:
             labs[kind] = f"{name}-{len(labs)}"
-            with changed_sources(knock_out.swaps):
-                stack.enter_context(direct.up(labs[kind], mtu, knock_out.framing))
+            try:
+                with changed_sources(knock_out.swaps):
+                    stack.enter_context(direct.up(labs[kind], mtu, knock_out.framing))
+            except BenchFailed as problem:
+                print(f"{knock_out.name}: {problem}", flush=True)
+                labs[kind] = ""
         found.append(Side(knock_out.name, labs[kind], Mrc0(), knock_out))
     bare = f"{name}-bare"
     stack.enter_context(direct.up(bare, mtu, daemons=False))
@@ -245,17 +252,25 @@ def _sides(stack: contextlib.ExitStack, name: str, mtu: int) -> list[Side]:
     return found
 
 
-def _turns(sides: Sequence[Side], place: str, rounds: int, seconds: float) -> dict[str, list[Cost]]:
-    found: dict[str, list[Cost]] = {side.name: [] for side in sides}
+Found = dict[str, list[Cost | None]]
+"""The turns of each variant by rounds; None where it did not get through."""
+
+
+def _turns(sides: Sequence[Side], place: str, rounds: int, seconds: float) -> Found:
+    found: Found = {side.name: [] for side in sides}
     for _ in range(rounds):
         _round(sides, place, seconds, found)
     return found
 
 
-def _round(sides: Sequence[Side], place: str, seconds: float, found: dict[str, list[Cost]]) -> None:
-    with _still({side.lab for side in sides}):
+def _round(sides: Sequence[Side], place: str, seconds: float, found: Found) -> None:
+    with _still({side.lab for side in sides if side.lab}):
         for side in random.sample(sides, len(sides)):
-            found[side.name].append(_turn(side, place, seconds))
+            try:
+                found[side.name].append(_turn(side, place, seconds))
+            except BenchFailed as problem:
+                print(f"{side.name}, {place}: {problem}", flush=True)
+                found[side.name].append(None)
 
 
 @contextlib.contextmanager
@@ -273,6 +288,8 @@ def _still(labs: Collection[str]) -> Iterator[None]:
 
 
 def _turn(side: Side, place: str, seconds: float) -> Cost:
+    if not side.lab:
+        raise BenchFailed("its lab did not come up")
     cpus = APART if place == _APART else None
     device = _CABLE if isinstance(side.competitor, OffloadsCable) else side.competitor.interface
     processor = Processor()
@@ -332,15 +349,20 @@ def _steered(side: Side, place: str) -> Iterator[None]:
                 placement.steer(side.lab, host, sysfs.all_cpus(), ["mrc0p"])
 
 
-def lines(where: str, found: dict[str, list[Cost]], sides: dict[str, Side]) -> Iterator[Line]:
+def lines(where: str, found: Found, sides: dict[str, Side]) -> Iterator[Line]:
     """Yield the figures of each variant, and what it saves, in the order of the variants."""
     ends = (("us", ""), ("sender_us", ", sender"), ("receiver_us", ", receiver"))
-    for name, costs in found.items():
+    for name, turns in found.items():
+        costs = [turn for turn in turns if turn is not None]
         knock_out = sides[name].knock_out
         at = f"{where}: {name}" + (
             f" (breaks: {knock_out.breaks})" if knock_out and knock_out.breaks else ""
         )
-        yield _line(at, "goodput", "Gb/s", [each.gbps for each in costs])
+        goodput = tuple(each.gbps for each in costs)
+        missing = len(turns) - len(costs)
+        yield Line("account", at, "goodput", "Gb/s", goodput, missing=missing)
+        if not costs:
+            continue
         for figure, of in ends if _APART in where else ends[:1]:
             values = [getattr(each, figure) for each in costs]
             yield _line(at, f"CPU for {CELL_BYTES // 1000} KB{of}", "us", values)
@@ -358,15 +380,17 @@ def _line(where: str, what: str, unit: str, values: Sequence[float]) -> Line:
     return Line("account", where, what, unit, tuple(values))
 
 
-def saved(found: dict[str, list[Cost]], name: str, figure: str, *, adds: bool) -> list[float]:
+def saved(found: Found, name: str, figure: str, *, adds: bool) -> list[float]:
     """Return by rounds what a variant spends less than mrc0; what one that adds spends more."""
-    whole = (getattr(each, figure) for each in found[WHOLE])
-    mine = (getattr(each, figure) for each in found[name])
-    less = [was - now for was, now in zip(whole, mine, strict=True)]
+    less = [
+        getattr(whole, figure) - getattr(mine, figure)
+        for whole, mine in zip(found[WHOLE], found[name], strict=True)
+        if whole is not None and mine is not None
+    ]
     return [-each for each in less] if adds else less
 
 
-def shares(found: dict[str, list[Cost]], name: str, side: Side) -> list[float]:
+def shares(found: Found, name: str, side: Side) -> list[float]:
     """Return by rounds which share of mrc0's difference to plain TCP a variant explains, in %.
 
     The medians stand for the difference, which varies less than its parts do.

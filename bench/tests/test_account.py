@@ -83,11 +83,16 @@ def test_sources__daemons_get_a_changed_copy(monkeypatch: pytest.MonkeyPatch) ->
     assert "TCP_FIN 0x41" not in (ROOT / swap.file).read_text()
 
 
-def costs(*us: float) -> list[Cost]:
+def costs(*us: float) -> list[Cost | None]:
     return [Cost(320 / each, each, each / 4, 3 * each / 4, 30_000, 0, 0) for each in us]
 
 
-FOUND = {WHOLE: costs(30, 32), "less": costs(27, 29), "twice": costs(32, 36), PLAIN: costs(20, 22)}
+FOUND: account.Found = {
+    WHOLE: costs(30, 32),
+    "less": costs(27, 29),
+    "twice": costs(32, 36),
+    PLAIN: costs(20, 22),
+}
 LESS = Side("less", "x", account.Mrc0(), KnockOut("less"))
 TWICE = Side("twice", "x", account.Mrc0(), KnockOut("twice", adds=True))
 
@@ -118,6 +123,15 @@ def test_lines__ends_are_told_apart_only_where_each_host_has_a_cpu() -> None:
     assert told(apart, "less")["saves, sender"].values == (0.75, 0.75)
     assert "share of the difference" not in told(free, PLAIN)
     assert not any(what.startswith("saves") for what in told(free, f": {WHOLE}"))
+
+
+def test_lines__a_variant_that_breaks_is_shown() -> None:
+    found: account.Found = {**FOUND, "less": [None, *costs(29)], "twice": [None, None]}
+    sides = {name: Side(name, "x", account.Mrc0(), KnockOut(name)) for name in found}
+    told = [line for line in lines(account.PLACES[1], found, sides) if line.what == "goodput"]
+    assert [line.missing for line in told] == [0, 1, 2, 0]
+    assert told[2].values == ()
+    assert saved(found, "less", "us", adds=False) == [3]
 
 
 def flowed(size: int) -> Traffic:
