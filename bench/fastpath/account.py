@@ -74,16 +74,14 @@ class Swap:
 class KnockOut:
     """mrc0 without a part, or with its work elsewhere.
 
-    swaps: what changes in the sources. framing: that of the lab, or its envelope. planes, lower:
-    the CPUs, as a mask, that receive for the NICs of both hosts and for the interface below mrc0;
-    None: as mrcd and the placement have it. breaks: what no longer works. adds: the variant does a
-    part twice, so it costs what the part costs. with_a_cpu: whether it can run with a CPU for each
-    host.
+    swaps: what changes in the sources. planes, lower: the CPUs, as a mask, that receive for the
+    NICs of both hosts and for the interface below mrc0; None: as mrcd and the placement have it.
+    breaks: what no longer works. adds: the variant does a part twice, so it costs what the part
+    costs. with_a_cpu: whether it can run with a CPU for each host.
     """
 
     name: str
     swaps: tuple[Swap, ...] = ()
-    framing: str = "cell"
     planes: int | None = None
     lower: int | None = None
     breaks: str = ""
@@ -91,7 +89,7 @@ class KnockOut:
     with_a_cpu: bool = True
 
 
-_CELL_TX, _CELL_RX, _DELIVER = "bpf/cell_tx.c", "bpf/cell_rx.c", "bpf/deliver.c"
+_CELL_TX, _CELL_RX = "bpf/cell_tx.c", "bpf/cell_rx.c"
 _TUNING = "mrcd/datapath/tuning.py"
 _RECORD = "if (record_packet(qp, psn + i, id, copy->slot | i << MRC_SLOT_AT_SHIFT, len, now))"
 _NO_COPY = Swap(_CELL_TX, "bpf_skb_load_bytes(skb, MRC_ETH_LEN, big->data, len)", "0")
@@ -148,7 +146,6 @@ KNOCK_OUTS = (
         "no copy, clone, inner check; a tenth of the SACKs",
         (_NO_COPY, *_REDIRECT, _NO_CHECK, *_RARE_SACKS), breaks="repair, order, checks",
     ),
-    KnockOut("cells in IPv6, not in UDP", framing="ipv6"),
     KnockOut("steering behind mrc0: CPU 0", lower=1, with_a_cpu=False),
     KnockOut("steering behind mrc0: CPU 1", lower=2, with_a_cpu=False),
     KnockOut(
@@ -225,23 +222,23 @@ def account(name: str, mtu: int, rounds: int, seconds: float) -> Iterator[Line]:
 
 
 def _sides(stack: contextlib.ExitStack, name: str, mtu: int) -> list[Side]:
-    """Build a lab for each framing and set of swaps, and one without mrcd.
+    """Build a lab for each set of swaps, and one without mrcd.
 
     A variant that does not come up has no lab, and all its turns will fail.
     """
-    labs: dict[tuple[str, tuple[Swap, ...]], str] = {}
+    labs: dict[tuple[Swap, ...], str] = {}
     found = []
     for knock_out in (KnockOut(WHOLE), *KNOCK_OUTS):
-        kind = (knock_out.framing, knock_out.swaps)
-        if kind not in labs:
-            labs[kind] = f"{name}-{len(labs)}"
+        swaps = knock_out.swaps
+        if swaps not in labs:
+            labs[swaps] = f"{name}-{len(labs)}"
             try:
-                with changed_sources(knock_out.swaps):
-                    stack.enter_context(direct.up(labs[kind], mtu, knock_out.framing))
+                with changed_sources(swaps):
+                    stack.enter_context(direct.up(labs[swaps], mtu, "cell"))
             except BenchFailed as problem:
                 print(f"{knock_out.name}: {problem}", flush=True)
-                labs[kind] = ""
-        found.append(Side(knock_out.name, labs[kind], Mrc0(), knock_out))
+                labs[swaps] = ""
+        found.append(Side(knock_out.name, labs[swaps], Mrc0(), knock_out))
     bare = f"{name}-bare"
     stack.enter_context(direct.up(bare, mtu, daemons=False))
     configuration.prepare(bare, Ceiling())
