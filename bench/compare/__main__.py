@@ -26,7 +26,7 @@ from bench.compare.report import Heading
 from bench.compare.results import Results
 from bench.instruments import entry, flow
 from bench.instruments.experiment import Shape
-from bench.instruments.flow import FRAMINGS, BenchFailed
+from bench.instruments.flow import BenchFailed
 from bench.instruments.processor import Processor
 from bench.instruments.result import grid
 from cli.lab.multiqueue import ONE_QUEUE, HostNics
@@ -93,8 +93,9 @@ def _arguments() -> argparse.Namespace:
         "--mtu", nargs="+", type=int, help="MTU of the planes, instead of the usual"
     )
     parser.add_argument(
-        "--framing", nargs="+", choices=FRAMINGS, default=[],
-        help="framing of mrcd's data; further ones take part in speed, direct, gigabit and steps",
+        "--framing", nargs="+", choices=ways.FRAMINGS, default=[],
+        help="framing of mrcd's data, or the envelope of cells; further ones take part where labs"
+        " are made for them, as in speed, duplex and requests",
     )  # fmt: skip
     parser.add_argument("--hosts", nargs="+", type=int, help="only labs of 2, 4 or 8 hosts")
     parser.add_argument("--rounds", type=int, help="rounds of everything, instead of 2 or 3")

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from bench.compare.duplex import SLOWER
+from bench.compare.exchange import PER_S as REQUESTS
 from bench.compare.results import Figure, number
 from bench.compare.routes import Mrc0
 from bench.compare.targets import ratios
@@ -41,8 +43,21 @@ COMPARISONS = (
         ("speed", "direct"), "goodput", Offloads.title, "{} to TCP", _same,
     ),
     Comparison(
-        "mrc0 and MPTCP on planes of 250 Mb/s: goodput, Mb/s",
+        "mrc0 and MPTCP on planes with a rate: goodput, Mb/s",
         ("gigabit",), "goodput", BareMptcp.title, "MPTCP ahead of {} by, %", _ahead,
+    ),
+    Comparison(
+        "mrc0 and MPTCP, hosts that send to each other: goodput of the slower direction, Mb/s; Gb/s"
+        " without a rate limit",
+        ("duplex",), SLOWER, BareMptcp.title, "MPTCP ahead of {} by, %", _ahead,
+    ),
+    Comparison(
+        "mrc0 and MPTCP: requests answered a second",
+        ("requests",), REQUESTS, BareMptcp.title, "MPTCP ahead of {} by, %", _ahead,
+    ),
+    Comparison(
+        "mrc0 and TCP with every offload: requests answered a second",
+        ("requests",), REQUESTS, Offloads.title, "{} to TCP", _same,
     ),
     Comparison(
         "mrc0 and MPTCP in training: gloo's steps a second",

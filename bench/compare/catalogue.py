@@ -6,7 +6,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bench.compare import faults, gigabit, latency, training, unlimited, workloads
+from bench.compare import (
+    duplex,
+    exchange,
+    faults,
+    gigabit,
+    latency,
+    training,
+    unlimited,
+    workloads,
+)
 from bench.compare.arena import Arena
 from bench.instruments.experiment import Shape
 
@@ -56,6 +65,15 @@ WORKLOADS = (
     Workload(
         "gigabit", "gigabit", gigabit.gigabit, (GIGABIT, GIGABIT_FOUR), (), _MTUS, own_labs=True,
     ),
+    Workload(
+        "many-hosts", "gigabit", gigabit.gigabit, (EIGHT,), (), (1500,), 5, own_labs=True,
+    ),
+    Workload(
+        "duplex", "duplex", duplex.duplex, (GIGABIT, UNLIMITED), (), (9000, 1500), 5,
+        own_labs=True,
+    ),
+    Workload("requests", "requests", exchange.exchange, (GIGABIT,), (), (1500,), 5, own_labs=True),
+    Workload("requests-idle", "requests", exchange.idle, (PAIR,), (), (1500,), 5, own_labs=True),
     Workload("incast", "incast", workloads.incast, (EIGHT,), (FOUR,)),
     Workload("permutation", "permutation", workloads.permutation, (EIGHT,), (FOUR,)),
     Workload("all-to-all", "all-to-all", workloads.all_to_all, (EIGHT,), (FOUR,)),
@@ -97,8 +115,14 @@ ABOUT = {
     ' with `routing = "ecmp"`, as the first uSID would be a switch\'s, and `xdp = "native"`. Plain'
     " TCP has a cable of its own, that with all offloads between hosts without mrcd. With a CPU for"
     " each host, its processes are pinned and its interfaces receive there (/proc/stat by CPU).",
-    "gigabit": "Four planes of 250 Mb/s: h1 to h2, and every host to every other. MPTCP runs on"
-    " hosts without mrcd.",
+    "gigabit": "Four planes of 250 Mb/s: h1 to h2, and every host to every other; eight hosts have"
+    " planes of 50 Mb/s. MPTCP runs on hosts without mrcd.",
+    "duplex": "h1 and h2 send to each other at the same time, each by connections of its own. Which"
+    " direction is the slower one may change from round to round. MPTCP and TCP run on hosts"
+    " without mrcd, with all offloads.",
+    "requests": "Requests from h1 to h2 and answers as long, one after another on each connection;"
+    " there are as many connections as requests in flight. MPTCP and TCP run on hosts without mrcd,"
+    " with all offloads.",
     "steps": "gloo's collective operations, a rank in every host, float32: steps a second from the"
     " first to the last. MPTCP and plain TCP run on hosts without mrcd, with all offloads.",
 }  # fmt: skip

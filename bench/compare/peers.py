@@ -17,7 +17,7 @@ BETTER = {
     "while it lasts": MORE, "longest gap of a connection": LESS, "connections lost": LESS,
     "failed steps": LESS, "p50": LESS, "p99": LESS, "p99.9": LESS, "p99.9, rounds together": LESS,
     "p99.99, rounds together": LESS, "worst": LESS, "p50 while it lasts": LESS,
-    "steps a second": MORE,
+    "steps a second": MORE, "slower direction": MORE, "requests a second": MORE,
 }  # fmt: skip
 """The figures that decide which way is better, and whether more or less is better.
 

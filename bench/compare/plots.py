@@ -22,8 +22,8 @@ from bench.compare.results import Figure
 
 COLOURS = (
     "#0b62a4", "#777777", "#b04a00", "#5a7d1c", "#8a3d8f", "#b58900", "#d98880", "#e5a770",
-    "#444444", "#aaaaaa", "#c9a0cc", "#111111", "#9cbf5a", "#5fa8dd", "#a9d2f0", "#d4e8f7",
-    "#7a4a2b", "#d8b4a0",
+    "#444444", "#aaaaaa", "#c9a0cc", "#111111", "#9cbf5a", "#d98c3f", "#5fa8dd", "#a9d2f0",
+    "#d4e8f7", "#7f9fd0", "#3f5f90", "#7a4a2b", "#d8b4a0",
 )  # fmt: skip
 _STYLE: Any = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
 
@@ -172,7 +172,16 @@ _BARS = (
     ),
     Bars("speed", "Goodput where only the CPUs limit", "goodput", "speed-goodput"),
     Bars("direct", "Goodput on direct planes", "goodput", "direct-goodput"),
-    Bars("gigabit", "Goodput on planes of 250 Mb/s", "goodput", "gigabit-goodput"),
+    Bars("gigabit", "Goodput on planes with a rate", "goodput", "gigabit-goodput"),
+    Bars("duplex", "Both directions at once: the slower one, 4 planes of 250 Mb/s",
+         "slower direction", "duplex-slower", ("Mb/s",)),
+    Bars("duplex", "Both directions at once: the slower one, no rate limit", "slower direction",
+         "duplex-slower-unlimited", ("no rate limit",)),
+    *(
+        Bars("requests", f"Requests a second, {many} in flight", "requests a second",
+             f"requests-{many}", (f", {many} in flight",))
+        for many in (1, 16, 256)
+    ),
 )  # fmt: skip
 _PANELS = (
     ("faults", "Goodput around the fault, mean of 50 ms, first round", _fault),

@@ -6,18 +6,19 @@
  *   traffic sink PORT CONNECTIONS RECORD [mptcp] [control NAME] [at ADDRESS]
  *   traffic source PORT MILLISECONDS [mptcp] [control NAME] [rate BYTES_PER_S]
  *                  ID/ADDRESS/CONNECTIONS[/SPORT] ...
- *   traffic answer PORT BYTES [mptcp] [control NAME] [at ADDRESS]
- *   traffic ask PORT MILLISECONDS BYTES RECORD [mptcp] [control NAME] at ADDRESS
+ *   traffic answer PORT BYTES CONNECTIONS [mptcp] [control NAME] [at ADDRESS]
+ *   traffic ask PORT MILLISECONDS BYTES CONNECTIONS RECORD [mptcp] [control NAME] at ADDRESS
  *
  * Each prints one JSON object a line: first when ready, then the result. A source is ready when all
  * its connections exist, and begins on SIGUSR1. Each connection begins with its 64-bit number,
  * (ID << 16) + a count from 0. `rate` applies to each connection. SPORT is the first connection's
  * source port, and the next one's is SPORT + 1. A sink ends when all connections have closed, or on
- * SIGTERM with the result so far.
+ * SIGTERM with the result so far. `ask` has one request on its way on each connection, and an answer
+ * is as long as its request.
  *
  * A RECORD is native u64: triples of CLOCK_MONOTONIC, connection number and bytes for a sink, and
- * nanoseconds from request to answer for `ask`. Congestion control is cubic unless `control` names
- * another.
+ * for `ask` pairs of CLOCK_MONOTONIC and the nanoseconds from request to answer that ended then.
+ * Congestion control is cubic unless `control` names another.
  */
 #define _GNU_SOURCE
 #include <err.h>
@@ -334,52 +335,139 @@ static void source(uint16_t port, uint32_t milliseconds, char **specs)
 		close(connections[i].fd);
 }
 
-static bool whole(int fd, bool sending, uint32_t size)
-{
-	ssize_t done;
+/* One side of requests and answers on a connection: sends and receives `size` bytes in turns. */
+struct side {
+	int fd;
+	bool sending;
+	uint32_t done;	    /* bytes of this turn */
+	uint64_t since_ns;  /* when the request began */
+};
 
-	for (uint32_t i = 0; i < size; i += done) {
-		done = sending ? send(fd, block + i, size - i, MSG_NOSIGNAL) :
-				 recv(fd, block + i, size - i, 0);
-		if (done <= 0)
+static struct side sides[CONNECTIONS_MAX];
+
+/* What has the connections of `answer` and `ask` in common. */
+static struct {
+	uint32_t count;
+	uint32_t size;
+	FILE *record;	    /* where the side that asks notes what answers took, or NULL */
+	uint64_t finished;
+} exchange;
+
+/* A turn is over, and the next one begins. The side that asks notes each answer. */
+static void turn(struct side *side)
+{
+	uint64_t entry[2];
+
+	side->done = 0;
+	side->sending = !side->sending;
+	if (side->sending != (exchange.record != NULL)) /* that was a request */
+		return;
+	exchange.finished++;
+	if (!exchange.record)
+		return;
+	entry[0] = now_ns();
+	entry[1] = entry[0] - side->since_ns;
+	side->since_ns = entry[0];
+	if (fwrite(entry, sizeof(entry), 1, exchange.record) != 1)
+		err(1, "record");
+}
+
+/* Move what can be moved now; a lone connection blocks. Return false if it has ended. */
+static bool move(struct side *side)
+{
+	int how = MSG_NOSIGNAL | (exchange.count > 1 ? MSG_DONTWAIT : 0);
+	ssize_t size;
+
+	for (;;) {
+		uint32_t left = exchange.size - side->done;
+
+		size = side->sending ? send(side->fd, block + side->done, left, how) :
+				       recv(side->fd, block + side->done, left, how);
+		if (size < 0 && (errno == EAGAIN || errno == EINTR))
+			return true;
+		if (size <= 0)
 			return false;
+		side->done += size;
+		if (side->done < exchange.size)
+			continue;
+		turn(side);
+		if (exchange.count == 1) /* the time may be over */
+			return true;
+	}
+}
+
+/* Exchange until a time, or until a connection ends; return whether none has. */
+static bool exchange_until(uint64_t until_ns)
+{
+	int poller = exchange.count > 1 ? epoll_create1(0) : -1;
+	struct epoll_event events[64];
+
+	for (uint32_t i = 0; exchange.count > 1 && i < exchange.count; i++)
+		watch(poller, sides[i].fd, EPOLLIN | EPOLLOUT | EPOLLET, i);
+	for (uint64_t now = now_ns(); now < until_ns && !told_to_end; now = now_ns()) {
+		if (exchange.count == 1) {
+			if (!move(&sides[0]))
+				return false;
+			continue;
+		}
+		uint64_t left_ms = (until_ns - now) / NS_PER_MS + 1;
+		int ready = epoll_wait(poller, events, 64, left_ms < 100 ? left_ms : 100);
+
+		for (int i = 0; i < ready; i++)
+			if (!move(&sides[events[i].data.u64]))
+				return false;
 	}
 	return true;
 }
 
-static void answer(uint16_t port, uint32_t size)
+static void check_exchange(void)
 {
-	int listener = listening(port), fd;
-	uint64_t answered = 0;
-
-	puts("{\"ready\": true}");
-	fflush(stdout);
-	fd = accept(listener, NULL, NULL);
-	while (whole(fd, false, size) && whole(fd, true, size))
-		answered++;
-	printf("{\"answered\": %llu}\n", (unsigned long long)answered);
+	if (!exchange.count || exchange.count > CONNECTIONS_MAX)
+		errx(1, "connections are 1 to %d", CONNECTIONS_MAX);
+	if (!exchange.size || exchange.size > CHUNK)
+		errx(1, "requests have 1 to %d bytes", CHUNK);
 }
 
-static void ask(uint16_t port, uint32_t milliseconds, uint32_t size, const char *file)
+static void answer(uint16_t port, uint32_t size, uint32_t count)
 {
-	FILE *record = fopen(file, "wb");
-	uint64_t asked = 0, asked_ns, took_ns, until_ns;
-	int fd;
+	int listener = listening(port);
 
-	if (!record || !options.at)
-		errx(1, record ? "ask: at ADDRESS is wanted" : "%s cannot be written", file);
-	fd = connected(options.at, port, 0);
+	exchange.size = size;
+	exchange.count = count;
+	check_exchange();
 	puts("{\"ready\": true}");
 	fflush(stdout);
-	for (until_ns = now_ns() + milliseconds * NS_PER_MS; (asked_ns = now_ns()) < until_ns; asked++) {
-		if (!whole(fd, true, size) || !whole(fd, false, size))
-			err(1, "ask: the connection broke");
-		took_ns = now_ns() - asked_ns;
-		fwrite(&took_ns, sizeof(took_ns), 1, record);
+	for (uint32_t i = 0; i < count; i++)
+		sides[i].fd = accept(listener, NULL, NULL);
+	exchange_until(UINT64_MAX);
+	printf("{\"answered\": %llu}\n", (unsigned long long)exchange.finished);
+}
+
+static void ask(uint16_t port, uint32_t milliseconds, uint32_t size, uint32_t count, const char *file)
+{
+	uint64_t began_ns;
+
+	exchange.size = size;
+	exchange.count = count;
+	check_exchange();
+	exchange.record = fopen(file, "wb");
+	if (!exchange.record || !options.at)
+		errx(1, exchange.record ? "ask: at ADDRESS is wanted" : "%s cannot be written", file);
+	for (uint32_t i = 0; i < count; i++) {
+		sides[i].fd = connected(options.at, port, 0);
+		sides[i].sending = true;
 	}
-	if (fclose(record))
+	puts("{\"ready\": true}");
+	fflush(stdout);
+	began_ns = now_ns();
+	for (uint32_t i = 0; i < count; i++)
+		sides[i].since_ns = began_ns;
+	if (!exchange_until(began_ns + milliseconds * NS_PER_MS))
+		err(1, "ask: a connection broke");
+	if (fclose(exchange.record))
 		err(1, "%s", file);
-	printf("{\"asked\": %llu}\n", (unsigned long long)asked);
+	printf("{\"asked\": %llu, \"began_ns\": %llu}\n", (unsigned long long)exchange.finished,
+	       (unsigned long long)began_ns);
 }
 
 /* Parse the options and remove them from the arguments. */
@@ -413,10 +501,11 @@ int main(int count, char **arguments)
 		sink(atoi(arguments[2]), atoi(arguments[3]), arguments[4]);
 	else if (count >= 5 && !strcmp(arguments[1], "source"))
 		source(atoi(arguments[2]), atoi(arguments[3]), arguments + 4);
-	else if (count >= 4 && !strcmp(arguments[1], "answer"))
-		answer(atoi(arguments[2]), atoi(arguments[3]));
-	else if (count >= 6 && !strcmp(arguments[1], "ask"))
-		ask(atoi(arguments[2]), atoi(arguments[3]), atoi(arguments[4]), arguments[5]);
+	else if (count >= 5 && !strcmp(arguments[1], "answer"))
+		answer(atoi(arguments[2]), atoi(arguments[3]), atoi(arguments[4]));
+	else if (count >= 7 && !strcmp(arguments[1], "ask"))
+		ask(atoi(arguments[2]), atoi(arguments[3]), atoi(arguments[4]), atoi(arguments[5]),
+		    arguments[6]);
 	else
 		errx(1, "wrong arguments: see the head of traffic.c");
 	return 0;

@@ -257,20 +257,42 @@ def connections(
 
 
 def requests(
-    name: str, competitor: Competitor, source: str, target: str, seconds: float, size: int
+    name: str,
+    competitor: Competitor,
+    source: str,
+    target: str,
+    seconds: float,
+    size: int,
+    *,
+    in_flight: int = 1,
+    warm_s: float = 0.0,
 ) -> Ints:
-    """Send requests with answers of `size` bytes one after another; return the ns of each."""
+    """Send requests with answers of `size` bytes for `seconds`; return the ns of each.
+
+    There are `in_flight` connections, each with one request after another. Answers within `warm_s`
+    of the start do not count.
+    """
     where = competitor.between(name, source, target).address
     options = _options(competitor, where)
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         record = Path(folder, "took")
-        words = ["answer", str(_ASK_PORT), str(size), *options]
+        what = [str(size), str(in_flight)]
+        words = ["answer", str(_ASK_PORT), *what, *options]
         stack.enter_context(_talking(f"{name}-{target}", *words)).read(_READY_S)
-        words = ["ask", str(_ASK_PORT), str(int(seconds * 1000)), str(size), str(record), *options]
+        words = ["ask", str(_ASK_PORT), str(int(seconds * 1000)), *what, str(record), *options]
         asking = stack.enter_context(_talking(f"{name}-{source}", *words))
         asking.read(_READY_S)
-        asking.read(seconds + _DRAIN_S)
-        return np.fromfile(record, dtype=np.uint64).astype(np.int64)
+        began_ns = asking.read(seconds + _DRAIN_S)["began_ns"]
+        return answered(np.fromfile(record, dtype=np.int64), began_ns + int(warm_s * S))
+
+
+def answered(record: Ints, from_ns: int) -> Ints:
+    """Return what the requests took that were answered from a time on, ns.
+
+    `record` has pairs: the time of the answer, and what its request took.
+    """
+    pairs = record.reshape(-1, 2)
+    return pairs[pairs[:, 0] >= from_ns, 1].copy()
 
 
 @contextlib.contextmanager

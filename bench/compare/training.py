@@ -98,11 +98,7 @@ def steps(arena: Arena) -> None:
         say(f"without gloo: {missing}")
         return
     with contextlib.ExitStack() as stack:
-        mrcd = ways.with_mrcd(stack, arena, ways.fabric(arena))
-        bare = ways.without_mrcd(stack, arena)
-        mptcp, absent = ways.set_up(bare, BareMptcp())
-        arena.results.absent |= absent
-        those = ways.by_title(*mrcd, *mptcp, Way(Offloads(), bare))
+        those = ways.with_and_without(stack, arena, BareMptcp(), Offloads())
 
         def turn(competitor: Competitor, where: Where) -> None:
             _count_steps(arena, those[competitor.title])

@@ -13,13 +13,14 @@ from dataclasses import dataclass
 
 from bench.compare import configuration, traffic
 from bench.compare.arena import Arena, say
-from bench.compare.routes import Competitor, Mptcp, Mrc0, Plane
+from bench.compare.routes import Competitor, Ecmp, Mptcp, Mrc0, Plane
 from bench.compare.traffic import Flow, Traffic
 from bench.instruments import flow, wire
 from bench.instruments.processor import Processor
 from bench.instruments.wire import Wire
 
 WARM_S = 1.0
+BUSY = "CPU busy"
 STEAL = "steal"
 
 Where = tuple[str, str, str]
@@ -31,9 +32,10 @@ class Framed(Mrc0):
     """mrcd with another framing of data than the first one, in a lab of its own."""
 
     def __init__(self, framing: str) -> None:
+        key = "cell_envelope" if framing in flow.ENVELOPES else "framing"
         self.key = f"mrc0-{framing}"
-        self.title = f'mrc0, framing = "{framing}"'
-        self.about = f'the same with `framing = "{framing}"`, on other hosts'
+        self.title = f'mrc0, {key} = "{framing}"'
+        self.about = f'the same with `{key} = "{framing}"`, on other hosts'
 
 
 class Offloads(Plane):
@@ -56,7 +58,20 @@ class BareMptcp(Mptcp):
     about = "MPTCP as above, with all offloads, on hosts where no mrcd runs"
 
 
-EVERY: tuple[Competitor, ...] = (Offloads(), BareMptcp(), *map(Framed, flow.FRAMINGS))
+class BareEcmp(Ecmp):
+    """Plain TCP by ECMP at its best, on hosts without mrcd."""
+
+    key = "bare-ecmp"
+    title = "TCP, ECMP, no mrcd"
+    about = "TCP, ECMP as above, with all offloads, on hosts where no mrcd runs"
+
+
+FRAMINGS = (*flow.FRAMINGS, *flow.ENVELOPES)
+"""What mrcd's data may go in: a framing, or cells in an envelope."""
+
+EVERY: tuple[Competitor, ...] = (
+    Offloads(), BareMptcp(), BareEcmp(), *map(Framed, FRAMINGS),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +122,18 @@ def without_mrcd(stack: contextlib.ExitStack, arena: Arena) -> str:
     return name
 
 
-def set_up(lab: str, competitor: Competitor) -> tuple[list[Way], dict[str, str]]:
-    """Set up a competitor in a lab; return it, or why it takes no part, by its title."""
-    found, refused = configuration.usable(lab, [competitor])
+def set_up(lab: str, *competitors: Competitor) -> tuple[list[Way], dict[str, str]]:
+    """Set up competitors in a lab; return them, and why others take no part, by their titles."""
+    found, refused = configuration.usable(lab, competitors)
     return [Way(each, lab) for each in found], refused
+
+
+def with_and_without(stack: contextlib.ExitStack, arena: Arena, *competitors: Competitor) -> Ways:
+    """Build labs with mrcd, and one without in which the competitors are set up."""
+    mrcd = with_mrcd(stack, arena, fabric(arena))
+    bare, absent = set_up(without_mrcd(stack, arena), *competitors)
+    arena.results.absent |= absent
+    return by_title(*mrcd, *bare)
 
 
 def fabric(arena: Arena) -> Build:
@@ -128,8 +151,14 @@ def fabric(arena: Arena) -> Build:
 def note(
     arena: Arena, where: Where, what: str, unit: str, value: float, seen: Traffic, stolen: float
 ) -> None:
-    """Note the figure that is compared, TCP's retransmissions, and the steal of the round."""
+    """Note the figure that is compared, TCP's retransmissions, and the CPUs of the round."""
     arena.results.note(where, what, unit, value, seen.busy)
     resent = float(seen.retransmits[-1][1])
     arena.results.note(where, "TCP retransmissions", "", resent, seen.busy)
+    note_cpus(arena, where, seen.busy, stolen)
+
+
+def note_cpus(arena: Arena, where: Where, busy: float, stolen: float) -> None:
+    """Note how busy the CPUs were in the round, and what was stolen of them, as shares."""
+    arena.results.note(where, BUSY, "%", 100 * busy)
     arena.results.note(where, STEAL, "%", 100 * stolen)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import subprocess
 import threading
@@ -104,28 +105,34 @@ def test_arguments() -> None:
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
 @pytest.mark.parametrize("mptcp", [(), ("mptcp",)], ids=["tcp", "mptcp"])
-def test_traffic__goes_by_both_families(
-    address: str, mptcp: tuple[str, ...], tmp_path: Path
+@pytest.mark.parametrize(("size", "connections"), [(64, 1), (64, 9), (65536, 9)])
+def test_traffic__requests_go_by_both_families(
+    address: str, mptcp: tuple[str, ...], size: int, connections: int, tmp_path: Path
 ) -> None:
-    """A request and its answer, by the program that makes the traffic."""
+    """Requests and their answers, by the program that makes the traffic."""
     if mptcp and not flow.has_mptcp():
         pytest.skip("this kernel has no MPTCP")
     with socket.create_server((address, 0), family=_family(address)) as free:
         port = free.getsockname()[1]
     record = tmp_path / "took"
     program, at = str(programs.traffic()), [*mptcp, "at", address]
-    answering = subprocess.Popen([program, "answer", str(port), "64", *at], stdout=subprocess.PIPE)
+    what = [str(size), str(connections)]
+    answering = subprocess.Popen([program, "answer", str(port), *what, *at], stdout=subprocess.PIPE)
     timer = threading.Timer(30, answering.kill)
     timer.start()
     with answering:
         assert answering.stdout is not None
         assert b"ready" in answering.stdout.readline()
-        subprocess.run(
-            [program, "ask", str(port), "20", "64", str(record), *at],
+        asked = subprocess.run(
+            [program, "ask", str(port), "200", *what, str(record), *at],
             check=True, timeout=30, capture_output=True,
         )  # fmt: skip
+        answered = json.loads(answering.stdout.readline())["answered"]
     timer.cancel()
-    assert len(np.fromfile(record, dtype=np.uint64)) > 0
+    said = json.loads(asked.stdout.splitlines()[-1])
+    pairs = np.fromfile(record, dtype=np.int64).reshape(-1, 2)
+    assert connections <= len(pairs) == said["asked"] <= answered
+    assert (pairs[:, 0] - pairs[:, 1] >= said["began_ns"]).all()  # no request is older than its run
 
 
 def _family(address: str) -> socket.AddressFamily:

@@ -19,6 +19,8 @@ from bench.compare import (
     beside,
     catalogue,
     direct,
+    duplex,
+    exchange,
     faults,
     peers,
     plots,
@@ -368,6 +370,71 @@ def test_death__what_was_lost_and_the_longest_gap() -> None:
     assert (lost_ns, gap_ns) == (0, 1_000_000)
 
 
+def steady(flow: int, kilobytes: int) -> traffic.Connection:
+    """Return a connection that receives so much in each millisecond of two seconds."""
+    times = np.arange(2000) * 1_000_000
+    return traffic.Connection(flow, 0, 0, 0, Arrivals(times, np.full(2000, 1000 * kilobytes)))
+
+
+def test_duplex__each_direction_and_how_far_one_is_behind() -> None:
+    seen = traffic.Traffic(0, 2 * S, (steady(0, 1), steady(0, 2), steady(1, 5)), (), (), 0.0)
+    both = duplex.of(seen, 1e6)
+    assert (both.there, both.back) == pytest.approx((24, 40))
+    assert (both.total, both.slower, both.ratio) == pytest.approx((64, 24, 0.6))
+    assert duplex.Both(0.0, 0.0).ratio == 0
+    assert duplex.Both(0.0, 5.0).ratio == 0
+
+
+def test_duplex__notes_both_directions_and_their_share_of_the_planes() -> None:
+    found = Results()
+    seen = traffic.Traffic(0, 2 * S, (steady(0, 1), steady(1, 4)), (), ((0, 7),), 0.5)
+    duplex._note(arena(found), ("duplex", "it", "mrc0"), seen, 0.25)
+    values = {each.what: (each.median, each.unit) for each in found.figures()}
+    assert values == {
+        "goodput": (40.0, "Mb/s"), "TCP retransmissions": (7.0, ""), "CPU busy": (50.0, "%"),
+        "steal": (25.0, "%"), "h1 to h2": (8.0, "Mb/s"), "h2 to h1": (32.0, "Mb/s"),
+        "slower direction": (8.0, "Mb/s"), "slower to faster": (0.25, ""),
+        "of all planes, both ways": (5.0, "%"),  # of 4 x 100 Mb/s each way
+    }  # fmt: skip
+    unlimited = Results()
+    where = replace(arena(unlimited), shape=catalogue.UNLIMITED)
+    duplex._note(where, ("duplex", "it", "mrc0"), seen, 0.0)
+    by_name = {each.what: each for each in unlimited.figures()}
+    assert by_name["goodput"].values == pytest.approx((0.04,))
+    assert by_name["goodput"].unit == "Gb/s"
+    assert "of all planes, both ways" not in by_name
+
+
+def test_requests__those_of_the_start_do_not_count() -> None:
+    record = np.array([100, 7, 200, 8, 300, 9])
+    assert list(traffic.answered(record, 200)) == [8, 9]
+    assert list(traffic.answered(record, 0)) == [7, 8, 9]
+
+
+def test_requests__rate_and_percentiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, int]] = []
+    measured_s: list[float] = []
+
+    def requests(*arguments: Any, in_flight: int, warm_s: float) -> Any:
+        asked.append((arguments[5], in_flight))
+        measured_s.append(arguments[4] - warm_s)
+        return np.arange(1, 1001) * 1000
+
+    monkeypatch.setattr(traffic, "requests", requests)
+    monkeypatch.setattr(exchange.wire, "lay", lambda *_: None)
+    found = Results()
+    where = ("requests", "it", "mrc0")
+    exchange._measure(arena(found), ways.Way(Stub("a"), "x"), where, 1024, 16)
+    values = {each.what: each.median for each in found.figures()}
+    assert asked == [(1024, 16)]
+    assert values["requests a second"] == pytest.approx(1000 / measured_s[0])
+    assert (values["p50"], values["p99"]) == pytest.approx((500.5, 990), rel=0.001)
+    assert {"CPU busy", "steal"} <= values.keys()
+    exchange._measure(arena(found), ways.Way(Stub("a"), "x"), where, 1 << 16, 256)
+    assert measured_s[1] == pytest.approx(3 * measured_s[0])  # else one wave of answers is all
+    assert list(map(exchange.shown, exchange.SIZES)) == ["64 B", "1 KiB", "16 KiB", "64 KiB"]
+
+
 def test_round_trip__of_the_connection_that_sends() -> None:
     listed = (
         "ESTAB 0 0 10.99.0.1:4000 10.99.0.2:5310 cubic rtt:0.05/0.01 bytes_sent:9 minrtt:0.01\n"
@@ -458,7 +525,10 @@ def test_no_lab_is_built_twice() -> None:
     assert [mtu for shape, mtu in full if shape == catalogue.PAIR] == [9000, 4200, 1500]
     assert len(quick) == 3
     left_out = [each.name for each in catalogue.WORKLOADS if not each.quick]
-    assert left_out == ["direct", "gigabit", "steps", "training-long"]
+    assert left_out == [
+        "direct", "gigabit", "many-hosts", "duplex", "requests", "requests-idle", "steps",
+        "training-long",
+    ]  # fmt: skip
     assert sum(map(len, quick.values())) == len(catalogue.WORKLOADS) - len(left_out)
     told = catalogue.labs(catalogue.WORKLOADS, False, [1500])
     assert {mtu for _, mtu in told} == {1500}
@@ -501,6 +571,7 @@ def test_framings__each_has_a_lab_of_its_own() -> None:
     assert built == {"x": None}
     assert found("auto", "mrc") == [("mrc0", "x"), ('mrc0, framing = "mrc"', "x-mrc")]
     assert built == {"x": "auto", "x-mrc": "mrc"}
+    assert found("auto", "udp")[1] == ('mrc0, cell_envelope = "udp"', "x-udp")
 
 
 @pytest.mark.parametrize(
@@ -549,7 +620,7 @@ def test_beside__how_far_mptcp_is_ahead() -> None:
         return [figure(where, "goodput", *values), figure(where, ways.STEAL, 2.0)]
 
     figures = [*mbps("mrc0", 800.0, 800.0), *mbps(ways.BareMptcp.title, 900.0, 760.0)]
-    ((_, rows),) = beside.tables(figures)
+    ((_, rows),) = beside.tables(figures)  # the other workloads have no figures
     assert rows[0][3] == "MPTCP ahead of mrc0 by, %"
     assert rows[1][3:] == ("3.75 (-5 to 12.5)", "2")
     assert list(beside.tables(mbps("mrc0", 800.0))) == []
