@@ -42,7 +42,11 @@ class Row:
 
     def exponent(self, s: Mapping[int, float]) -> float:
         """Return x such that a share exp(-x) of the packets returns, given the suspects' s."""
-        return self.noise + sum(s[e] * n for e, n in self.crossings.items() if e in s)
+        x, crossings = self.noise, self.crossings
+        for e, each in s.items():  # suspects are fewer than what a loop crosses
+            if e in crossings:
+                x += each * crossings[e]
+        return x
 
     def likelihood(self, x: float) -> float:
         """Return the log-likelihood of the counts if a share exp(-x) of the packets returns."""
@@ -58,6 +62,17 @@ class Fit:
 
     likelihood: float
     s: Mapping[int, float]
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Of the loops over an element: crossings of probes that came back, and the loops that lose.
+
+    lossy: how often each crosses the element, and its counts. The others add only to `came_back`.
+    """
+
+    came_back: float
+    lossy: Sequence[tuple[int, Row]]
 
 
 class Likelihood:
@@ -84,6 +99,7 @@ class Likelihood:
             for number in crossings:
                 self.crossing[number].append(row)
         self._fits: dict[frozenset[int], Fit] = {}
+        self._parts: dict[int, _Part] = {}
 
     def fit(self, suspects: frozenset[int]) -> Fit:
         """Return the most likely losses of these suspects if every other element is healthy."""
@@ -111,20 +127,17 @@ class Likelihood:
 
     def best(self, e: int, s: Mapping[int, float]) -> float:
         """Return the most likely s of one element, given that of all others."""
-        terms = []
-        for row in self.crossing[e]:
-            others = sum(s[o] * n for o, n in row.crossings.items() if o in s and o != e)
-            terms.append((row.crossings[e], row.noise + others, row.sent, row.lost))
+        part = self._part(e)
+        others = {o: each for o, each in s.items() if o != e and each}
+        terms = [(n, row.exponent(others), n * row.lost) for n, row in part.lossy]
 
         def slope(at: float) -> tuple[float, float]:
             """Return the first and second derivative of the log-likelihood."""
-            first = second = 0.0
-            for n, x, sent, lost in terms:
-                first -= n * (sent - lost)
-                if lost:
-                    odds = 1 / math.expm1(x + n * at)
-                    first += n * lost * odds
-                    second -= n * n * lost * odds * (1 + odds)
+            first, second = -part.came_back, 0.0
+            for n, x, lost in terms:
+                odds = 1 / math.expm1(x + n * at)
+                first += lost * odds
+                second -= n * lost * odds * (1 + odds)
             return first, second
 
         low, high = 0.0, S_MAX
@@ -146,6 +159,17 @@ class Likelihood:
                 return step
             at = step
         return at
+
+    def _part(self, e: int) -> _Part:
+        """Return what the loops over an element contribute, which no fit changes."""
+        known = self._parts.get(e)
+        if known is None:
+            rows = [(row.crossings[e], row) for row in self.crossing[e]]
+            known = self._parts[e] = _Part(
+                sum(n * (row.sent - row.lost) for n, row in rows),
+                [(n, row) for n, row in rows if row.lost],
+            )
+        return known
 
     def telling(self, one: frozenset[int], other: frozenset[int]) -> list[tuple[float, int]]:
         """Return how well a probe of each loop distinguishes two explanations if `one` is true.
