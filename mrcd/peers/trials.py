@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import struct
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Final, Protocol
 
 from mrcd.datapath import view
 from mrcd.datapath.control import CommandRefused, Commands
@@ -50,11 +51,21 @@ length that matters does, it is their length by which they are lost, and not a f
 _POLL_S = 0.002
 """First pause between two looks for an answer; most come at once."""
 
+IN_VAIN: Final = 2
+"""Doubts of a plane in a row that may be in vain, each of which is looked into at once ..."""
+REST_S, REST_MAX_S = 0.1, 1.0
+"""... after which the next one waits, each twice as long as the one before: a host or a switch
+without time loses data again and again, and to look into it costs more of what is short."""
+FORGOTTEN_S: Final = 10.0
+"""Time after which doubts in vain do not count any more."""
+
 _TX = ABI.structs["mrc_tx"]
 _PATH = ABI.structs["mrc_path"]
 _NAMES = ("delivered_ns", "probe_id", "gone", "gone_len", "fits", "answered_ns")
 _TRIAL = picker(_PATH, *_NAMES)
 _WORDS = ABI.MRC_EV_WORDS
+_ALL_AT = _TX.fields["all"].offset
+_SETS = struct.Struct(f"={_WORDS}Q")
 
 
 def _pauses(ends: float) -> Iterator[float]:
@@ -98,6 +109,31 @@ class Places:
     planes: Callable[[str], int]  # the mask of planes that lead to a peer
 
 
+class InVain:
+    """Remembers of which planes doubts were in vain lately (pure). Times are seconds."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[str, int], tuple[int, float]] = {}
+
+    def rest_s(self, key: tuple[str, int], now: float) -> float:
+        """Return how long to wait before a doubt of a plane is looked into."""
+        count, at = self._seen.get(key, (0, now))
+        if count < IN_VAIN or now - at > FORGOTTEN_S:
+            return 0.0
+        ready = at + min(REST_MAX_S, REST_S * 2.0 ** (count - IN_VAIN))
+        return max(0.0, ready - now)
+
+    def looked(self, key: tuple[str, int], now: float, *, vain: bool) -> None:
+        """Note that a doubt has been looked into, and whether nothing was wrong."""
+        count, at = self._seen.pop(key, (0, now))
+        if vain:
+            self._seen[key] = (1 if now - at > FORGOTTEN_S else count + 1), now
+
+    def forget(self, key: tuple[str, int]) -> None:
+        """Forget a plane of a peer that is gone."""
+        self._seen.pop(key, None)
+
+
 class Trials:
     """The trials of all peers. `names` returns those that have a session."""
 
@@ -119,6 +155,7 @@ class Trials:
         self._queue: deque[tuple[str, int]] = deque()  # what is to be looked at in this round
         self._looking: dict[tuple[str, int], asyncio.Task[None]] = {}
         self._doubted: set[tuple[str, int]] = set()  # is looked at because data was lost
+        self._in_vain = InVain()
         self._woken = asyncio.Event()
 
     @property
@@ -135,7 +172,8 @@ class Trials:
     def doubt(self, peer: str, plane: int | None) -> None:
         """Look at a peer's plane at once, where a path loses all data; or at all of its planes.
 
-        One that is being looked at without such a reason, and takes its time, is begun again.
+        Where that was in vain again and again, it is done a little later. One that is being looked
+        at without such a reason, and takes its time, is begun again.
         """
         for each in self._planes(peer) if plane is None else [plane]:
             key = peer, each
@@ -152,6 +190,7 @@ class Trials:
             self._ways.pop((peer, plane), None)
             self._due.pop((peer, plane), None)
             self._mute.discard((peer, plane))
+            self._in_vain.forget((peer, plane))
 
     async def follow(self) -> None:
         """Go on trying."""
@@ -177,7 +216,12 @@ class Trials:
     async def _visit(self, key: tuple[str, int], *, lost: bool) -> None:
         """Look at a peer's plane, and say when to do so again. `lost`: because data was lost."""
         try:
+            if lost and (rest_s := self._in_vain.rest_s(key, time.monotonic())):
+                await asyncio.sleep(rest_s)
             known = await self._look(*key, lost=lost)
+            if lost:
+                vain = known is not None and key not in self._mute and self._way(*key) == Way()
+                self._in_vain.looked(key, time.monotonic(), vain=vain)
             good = known is not None and self._way(*key) == Way() and not lost
             self._due[key] = time.monotonic() + (CHECK_S if good else AGAIN_S)
         finally:
@@ -339,8 +383,8 @@ class Trials:
 
     def _paths(self, qp: int, plane: int) -> list[int]:
         """Return the slots of a QP's paths on a plane."""
-        words = _TX.unpack_array(self._dp.read_raw("txs", qp, _TX.size), "all")
-        words = words[plane * _WORDS : (plane + 1) * _WORDS]
+        raw = self._dp.read_raw("txs", qp, _TX.size)
+        words = _SETS.unpack_from(raw, _ALL_AT + plane * _SETS.size)
         return [
             64 * k + bit for k, word in enumerate(words) for bit in range(64) if word >> bit & 1
         ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -327,3 +328,62 @@ def test_follow__looks_at_each_plane_in_turn(network: Network) -> None:
 
     asyncio.run(follow())
     assert set(made.ways) == {("b", 0), ("b", 1)}
+
+
+@pytest.mark.parametrize(
+    ("vain", "now", "rest_s"),
+    [
+        ([], 0.0, 0.0),
+        ([0.0], 0.0, 0.0),
+        ([0.0, 1.0], 1.0, 0.1),
+        ([0.0, 1.0], 1.06, 0.04),
+        ([0.0, 1.0], 1.1, 0.0),
+        ([0.0, 1.0, 2.0], 2.0, 0.2),
+        ([float(at) for at in range(20)], 19.0, 1.0),
+        ([0.0, 1.0], 11.5, 0.0),  # long ago
+        ([0.0, 1.0, 12.0], 12.0, 0.0),
+    ],
+)
+def test_in_vain__doubts_wait_the_longer_the_more_were_in_vain(
+    vain: list[float], now: float, rest_s: float
+) -> None:
+    seen = trials.InVain()
+    for at in vain:
+        seen.looked(("b", 0), at, vain=True)
+    assert seen.rest_s(("b", 0), now) == pytest.approx(rest_s)
+    assert seen.rest_s(("b", 1), now) == 0.0, "another plane"
+
+
+@pytest.mark.parametrize("how", ["wrong", "forget"])
+def test_in_vain__begins_anew_when_something_was_wrong(how: str) -> None:
+    seen = trials.InVain()
+    for at in range(5):
+        seen.looked(("b", 0), at, vain=True)
+    assert seen.rest_s(("b", 0), 4.0) > 0
+    if how == "wrong":
+        seen.looked(("b", 0), 4.0, vain=False)
+    else:
+        seen.forget(("b", 0))
+    assert seen.rest_s(("b", 0), 4.0) == 0.0
+
+
+def test_doubts_in_vain_make_the_next_wait_but_none_is_dropped(network: Network) -> None:
+    """A plane that begins to swallow data then is found out a moment later."""
+    sessions = Sessions()
+    made = built(network, sessions)
+    for _ in range(trials.IN_VAIN + 1):
+        looked(network, sessions, made)
+    assert made._in_vain.rest_s(("b", 1), time.monotonic()) > 0
+    network.fits[1] = 0
+    looked(network, sessions, made)
+    assert sessions.swallowed == {0: False, 1: True}
+    assert made._in_vain.rest_s(("b", 1), time.monotonic()) == 0.0
+
+
+def test_doubt_of_a_dead_plane_is_not_in_vain(network: Network) -> None:
+    network.fits[1] = 0
+    network.probed[1] = False
+    made = built(network, Sessions())
+    for _ in range(trials.IN_VAIN + 1):
+        looked(network, Sessions(), made)
+    assert made._in_vain.rest_s(("b", 1), time.monotonic()) == 0.0
