@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Measure how a host's costs grow with its peers: start, changes, memory, idling, each packet.
 
-    python -m bench.scale [--peers 2 100 1000 10000] [--only nobody crowd cost]
+    python -m bench.scale [--peers 2 100 1000 10000] [--only nobody crowd cost load]
 
 `nobody`: a real mrcd with many configured peers, all absent, which is hardest for the hand-shake.
 `crowd`: the same with all of them established, simulated by one process (rigs.crowd).
-`cost`: the programs with many peers compared with two (`--few`), in turn. Times and CPU depend on
-how busy this machine is; ratios, counts and memory do not.
+`cost`: the programs with many peers compared with two (`--few`), in turn.
+`load`: the daemons of eight hosts, idle and while every host sends to every other.
+Times and CPU depend on how busy this machine is; ratios, counts and memory do not.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from pathlib import Path
 
 from bench.instruments import entry
 from bench.instruments.result import Line
-from bench.scale import cost, host
+from bench.scale import cost, host, load
 
-PARTS = ("nobody", "crowd", "cost")
+PARTS = ("nobody", "crowd", "cost", "load")
 CROWD_MAX = 2000
 """The largest crowd: it is behind one T0, which has room for no more."""
 SETTINGS = "[transport]\nmpr = {mpr}\n"
@@ -61,6 +62,9 @@ def _all(args: argparse.Namespace) -> Iterator[list[Line] | str]:
         with tempfile.TemporaryDirectory() as folder:
             figures = cost.cost(args.name, args.few, many, args.rounds, args.seed, Path(folder))
             yield entry.take("cost", figures)
+    if "load" in args.only:
+        print("\n== daemons under load", flush=True)
+        yield entry.take("load", load.measured(args.name, args.seconds))
 
 
 if __name__ == "__main__":
