@@ -23,6 +23,7 @@ from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 
 from bench.compare import configuration, routes
+from bench.compare.peers import STATELESS
 from bench.compare.routes import Competitor, Lines
 from bench.instruments.flow import BenchFailed
 from cli.lab import state, topology
@@ -56,7 +57,7 @@ class Ceiling(Competitor):
 
     def __init__(self, planes: int = 1, *, header: bool = True, lab: str = "") -> None:
         self._planes, self._header, self._lab = planes, header, lab
-        what = "stateless" if header else "stateless, no header"
+        what = STATELESS if header else f"{STATELESS}, no header"
         self.key = f"ceiling-{planes}" if header else f"hops-{planes}"
         self.title = f"{what}, {'one plane' if planes == 1 else f'{planes} planes'}"
         self.about = (
