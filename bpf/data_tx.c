@@ -4,6 +4,15 @@
  * (retransmit.c): where a path leads, and the headers around the payload.
  */
 
+/*
+ * Data have one priority, whatever their application chose, or the packet that carries them
+ * had: by priority packets overtake others, but a path keeps order.
+ */
+static __always_inline void as_data(struct __sk_buff *skb)
+{
+	skb->priority = 0;
+}
+
 /* Where a path leads. */
 struct route {
 	struct mrc_path *path;

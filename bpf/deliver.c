@@ -101,6 +101,7 @@ static __always_inline s32 emit_held(struct __sk_buff *skb, const struct mrc_hos
 	/* The carrier's own: steering and GRO sort by hash, rules of the host by mark. */
 	bpf_set_hash_invalid(skb);
 	skb->mark = 0;
+	skb->priority = 0;
 	if (len < 0 || put_link(skb, h, bpf_htons((head[0] >> 4) == 6 ? ETH_P_IPV6 : ETH_P_IP)) ||
 	    to_mrc0(skb, h, cells))
 		return -1;

@@ -84,6 +84,7 @@ static __always_inline int write_trial(struct __sk_buff *skb, const struct mrc_h
 		return -1;
 	capture_skb(skb, RECORD_CLOCK, plane, qp, q->peer, MRC_C_TRIAL_TX);
 	count_atomic(MRC_C_TRIAL_TX);
+	as_data(skb);
 	bpf_clone_redirect(skb, r.pl->ifindex, 0);
 	return 0;
 }
@@ -109,6 +110,7 @@ static __always_inline int write_probe(struct __sk_buff *skb, const struct mrc_h
 	    put_probe(data, end, k, next_count(qp, path->ev), 0, path->probe_id, now))
 		return -1;
 	capture_skb(skb, RECORD_CLOCK, plane, qp, q->peer, MRC_C_PROBE_TX);
+	as_control(skb);
 	bpf_clone_redirect(skb, pl->ifindex, 0);
 	return 0;
 }

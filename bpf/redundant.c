@@ -88,7 +88,7 @@ int mrc_redundant(struct __sk_buff *skb)
 	id = choose_second(h, q, qp, psn, skb->len);
 	if (id == MRC_NO_PATH)
 		return to_plane(skb, pl);
-	skb->priority = 0;
+	as_data(skb);
 	bpf_clone_redirect(skb, pl->ifindex, 0);
 	if (find_route(qp, q, id, &r) || dress_second(skb, h, q, &r, psn))
 		return TC_ACT_SHOT;

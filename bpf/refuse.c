@@ -122,5 +122,6 @@ int mrc_refuse(struct __sk_buff *skb)
 	why = refusal_counter(in->reason);
 	count(why);
 	capture_skb(skb, RECORD_PACKET, plane, qp, q->peer, why);
+	as_control(skb);
 	return bpf_redirect(pl->ifindex, 0);
 }

@@ -123,6 +123,7 @@ static __always_inline void send_copy(struct __sk_buff *skb, u32 qp, const struc
 			      stub ? MRC_RKEY_STUB : MRC_RKEY_NETDEV))
 		return;
 	capture_skb(skb, skb->cb[0], path_plane(id), qp, r->q->peer, r->why);
+	as_data(skb);
 	bpf_clone_redirect(skb, route.pl->ifindex, 0);
 }
 

@@ -4,6 +4,17 @@
  * window (window.h).
  */
 
+#define CONTROL_PRIORITY 7       /* of the kernel's priorities that for control */
+
+/*
+ * What tells of packets does not wait behind data in this host's own queues, as it does not
+ * in those of switches: queueing disciplines and queues of NICs sort by priority.
+ */
+static __always_inline void as_control(struct __sk_buff *skb)
+{
+	skb->priority = CONTROL_PRIORITY;
+}
+
 /*
  * The EV on which to answer something that came by `ev`, the peer's. The mirrored path is
  * the best known one if its plane works in our direction. It alternates with the
@@ -126,5 +137,6 @@ static __always_inline u32 write_sack(struct __sk_buff *skb, const struct mrc_ho
 	    put_sack(data, end, k, next_count(qp, back), sack))
 		return 0;
 	capture_skb(skb, chain, plane, qp, q->peer, MRC_C_SACK_TX);
+	as_control(skb);
 	return pl->ifindex;
 }

@@ -91,6 +91,7 @@ static __always_inline void ask(struct __sk_buff *skb, const struct mrc_host *h,
 	tx->solicit_ns = now;
 	count(MRC_C_SOLICIT_TX);
 	capture_skb(skb, RECORD_PACKET, path_plane(id), qp, q->peer, MRC_C_SOLICIT_TX);
+	as_data(skb);
 	bpf_clone_redirect(skb, r.pl->ifindex, 0);
 }
 

@@ -308,13 +308,10 @@ static __always_inline int record_sent(struct __sk_buff *skb, u32 qp, u32 psn, u
 	return 0;
 }
 
-/*
- * Send a packet out of a plane's NIC. Its application chose a priority, by which queueing
- * disciplines and queues of NICs let packets overtake others: but a path keeps order.
- */
+/* Send a packet out of a plane's NIC. */
 static __always_inline int to_plane(struct __sk_buff *skb, const struct mrc_plane *pl)
 {
-	skb->priority = 0;
+	as_data(skb);
 	return bpf_redirect(pl->ifindex, 0);
 }
 

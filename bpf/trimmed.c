@@ -69,6 +69,7 @@ static __always_inline u32 nack_cell(struct __sk_buff *skb, const struct mrc_hos
 		return MRC_C_DROP_SKB;
 	count_trimmed(p->cut);
 	capture_skb(skb, RECORD_PACKET, plane, qp, q->peer, MRC_C_NACK_TX);
+	as_control(skb);
 	*ifindex = pl->ifindex;
 	return MRC_C_NACK_TX;
 }

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from rigs.packets import EV
+from rigs.packets import EV, ev_of
 from rigs.rig import Rig
-from tests.bpf.cells import CellRig, noise, tcp
+from tests.bpf.cells import CellRig, is_cell, noise, tcp
 
 _TUNSETIFF = 0x400454CA
 _IFF_TAP, _IFF_MULTI_QUEUE, _IFF_NO_PI = 0x2, 0x100, 0x1000
@@ -122,3 +122,17 @@ def test_path_keeps_order_whatever_priorities_applications_choose(cells: CellRig
             cells.send(tcp(noise(1200), seq=number, partial=True), 0, priority=6 * (number // 4))
         frames = [frame for _plane, frame in cells.sent()]
     assert [cells.decoded(frame).cell.psn for frame in frames] == list(range(SENT, SENT + 8))
+
+
+def test_acknowledgement_does_not_wait_behind_this_hosts_own_data(cells: CellRig, rig: Rig) -> None:
+    """What is sent in one direction would delay what is known of the other."""
+    rig.spread("h2", 0, 1, planes=1 << 2)
+    cells.arrive(cells.far.cell(FIRST, tcp(noise(300), inward=True), ev_of(2, 1)))
+    with bands_on("plane2"):
+        for number in range(8):
+            cells.send(tcp(noise(1200), seq=number, partial=True), 0)
+        rig.tick()
+        frames = [frame for _plane, frame in cells.sent()]
+    (place,) = (place for place, frame in enumerate(frames) if not is_cell(frame))
+    assert len(frames) == 9
+    assert place <= 2  # what had left by then, and what the token bucket had taken out
