@@ -49,6 +49,8 @@ SILENCE_JUDGED: Final = 2
 KNOCKED_NS: Final = SECOND * 7 // 10
 FORGOTTEN_NS: Final = 60 * SECOND
 """A host that says nothing for a time between these is asked whether it lives."""
+TAKEN: Final = 8
+"""Datagrams of each host that are remembered, to know those that come by another plane, too."""
 REFUSED_NS: Final = 2 * SECOND
 """It is told for this time that a host has refused probes."""
 DATA_PPM: Final = 1000
@@ -84,6 +86,7 @@ class Matrix:
         self._connects = False
         self._pairs: dict[str, tuple[int, ...]] = {}
         self._refused_ns: dict[str, int] = {}
+        self._taken: dict[bytes, str] = {}  # lately, in their order, and the host that sent each
         self._begin()
 
     def _begin(self) -> None:
@@ -212,6 +215,8 @@ class Matrix:
 
         `sender` is the peer that has said it, None where nobody can know.
         """
+        if self._is_repeated(datagram, sender, now_ns):
+            return
         message = told.decode(datagram)
         if sender not in (None, message.host):
             raise EvidenceError(f"ways in the name of {message.host}, from {sender}")
@@ -222,6 +227,18 @@ class Matrix:
         if any(len(each) != len(message.nics) for each in message.ways.values()):
             raise EvidenceError(f"{message.host} tells of other planes than it has")
         self._take(message, now_ns)
+        self._taken[datagram] = message.host
+        while len(self._taken) > TAKEN * len(self._names):
+            del self._taken[next(iter(self._taken))]
+
+    def _is_repeated(self, datagram: bytes, sender: str | None, now_ns: int) -> bool:
+        """Return whether a datagram came by another plane before: it is sent by two."""
+        name = self._taken.get(datagram)
+        host = None if name is None else self.hosts.get(name)
+        if host is None or sender not in (None, name):
+            return False
+        host.note_heard(now_ns)
+        return True
 
     def _take(self, message: Message, now_ns: int) -> None:
         host = self.hosts.get(message.host)
@@ -245,7 +262,9 @@ class Matrix:
             for nic, way in enumerate(ways):
                 self._note_way(host, message.host, (peer, nic), way, now_ns)
                 index = self.layout.index(peer, message.host, nic)
-                total = None if index is None else self._total(host, (peer, nic), way, now_ns)
+                total = None
+                if index is not None:
+                    total = self._total(message.host, (peer, nic), way, now_ns)
                 if index is not None and total is not None:
                     totals[index] = total
         self._evidence.add(message.host, message.run, totals, now_ns=now_ns)
@@ -272,15 +291,15 @@ class Matrix:
         if ours is not None and ours < self.planes and (name, ours) not in self.arrivals:
             self.arrivals[name, ours] = Arrivals(host.run, way.sent)
 
-    def _total(self, host: HostState, source: Target, way: told.Way, now_ns: int) -> Total | None:
-        """Return the probes of one way so far; None if nothing is known of it.
+    def _total(self, name: str, source: Target, way: told.Way, now_ns: int) -> Total | None:
+        """Return the probes of one way to a host so far; None if nothing is known of it.
 
         Where nothing has ever arrived at a host, or from one, a firewall is in the way of all.
         """
         peer, nic = source
-        sender, name = self.hosts.get(peer), self._name_of(host)
+        sender = self.hosts.get(peer)
         theirs = self.layout.theirs(name, nic, peer)
-        if not any(host.reached.values()):
+        if not any(self.hosts[name].reached.values()):
             return None
         if sender is None or theirs is None or not self._reaches_any(peer):
             return None
@@ -291,9 +310,6 @@ class Matrix:
             tail = max(0, before[-1] - 1 - way.top) if before else 0
         sent = way.received + way.lost + tail
         return Total(sent, way.received + way.excused, way.took_us)
-
-    def _name_of(self, host: HostState) -> str:
-        return next(name for name, each in self.hosts.items() if each is host)
 
     def _reaches_any(self, sender: str) -> bool:
         return any(
@@ -436,7 +452,18 @@ class Matrix:
         return [self._counted(one) for one in self._evidence.seen(now_ns=now_ns, most=most)]
 
     def _inferred(self, counted: Sequence[Counted], now_ns: int) -> list[Fault]:
-        return infer([each for each in counted if not self._is_disturbed(each.way, now_ns)])
+        hosts = self.hosts.items()
+        heard = {name for name, host in hosts if now_ns - host.heard_ns <= SILENT_NS}
+        shaken = {*self._shaken(now_ns)}
+        return infer(
+            [
+                each
+                for each in counted
+                if (way := each.way).host.name in heard
+                and (way.sender, way.leaves) not in shaken
+                and (way.host.name, way.enters) not in shaken
+            ]
+        )
 
     def aim(self, faults: Sequence[Fault], planes_down: Sequence[int] = ()) -> None:
         """Send every other shot where it tells most about uncertain faults."""
@@ -459,26 +486,14 @@ class Matrix:
         queued = host is not None and host.was_full(here)
         return Counted(one, way, kinds or Kinds(), data, queued=queued)
 
-    def _is_disturbed(self, way: Way, now_ns: int) -> bool:
-        """Return whether a way is not to be judged.
-
-        An end has no carrier, or had none a moment ago, or its counts come no more.
-        """
-        counts = self.hosts.get(way.host.name)
-        if counts is None or now_ns - counts.heard_ns > SILENT_NS:
-            return True
-        for name, nic in ((way.sender, way.leaves), (way.host.name, way.enters)):
-            host = self.hosts.get(name)
-            if host is None or nic >= len(host.nics):
-                continue
-            changed = host.changed_ns(nic)
-            if not host.nics[nic].up:
-                return True
-            if changed is not None and now_ns - changed < CARRIER_NS:
-                return True
-            if host.flaps(nic) >= FLAPS:
-                return True
-        return False
+    def _shaken(self, now_ns: int) -> Iterator[Target]:
+        """Yield the NICs whose ways are not to be judged: no carrier, or none a moment ago."""
+        for name, host in self.hosts.items():
+            for nic, facts in enumerate(host.nics):
+                changed = host.changed_ns(nic)
+                late = changed is not None and now_ns - changed < CARRIER_NS
+                if not facts.up or late or host.flaps(nic) >= FLAPS:
+                    yield name, nic
 
     def _stated(self, now_ns: int) -> Iterator[Fault]:
         """Return what hosts themselves say of their NICs, and which hosts say nothing."""

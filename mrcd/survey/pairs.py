@@ -212,11 +212,15 @@ def _slow(rows: Sequence[Counted], lossy: set[Element]) -> list[Fault]:
     full = [each.way for each in rows if each.queued]
     leaving = {(way.sender, way.plane) for way in full}
     arriving = {(way.host.name, way.plane) for way in full}
-    extra, known, alone = _extra(rows)
-    for way in [*known]:
+    extra, timed, alone = _extra(rows)
+    if not extra:  # the usual case
+        return []
+    known = []
+    for way in timed:
         if (way.sender, way.plane) in leaving or (way.host.name, way.plane) in arriving:
-            known.remove(way)
             extra.pop(way, None)
+        else:
+            known.append(way)
     guilty: dict[Element, list[Way]] = {}
     for way in known:
         for element in way.crossings:

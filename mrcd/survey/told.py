@@ -140,10 +140,13 @@ def counts_of(kinds: Kinds) -> tuple[int, ...]:
     return tuple(map(round, (*flat, kinds.repeated, kinds.moved, kinds.damaged)))
 
 
+_NOTHING_ODD: Final = Kinds()
+
+
 def kinds_of(counts: Sequence[int]) -> Kinds:
-    """Return the same of what was told."""
+    """Return the same of what was told, to be read only."""
     if len(counts) != 2 * (PORTS + 2) + 3:
-        return Kinds()
+        return _NOTHING_ODD
     pairs = [[float(counts[i]), float(counts[i + 1])] for i in range(0, 2 * (PORTS + 2), 2)]
     repeated, moved, damaged = map(float, counts[-3:])
     return Kinds(pairs[0], pairs[1], pairs[2:], repeated, moved, damaged)

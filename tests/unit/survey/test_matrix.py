@@ -199,6 +199,33 @@ def test_what_is_refused(change: bytes | None, text: str) -> None:
         )
 
 
+def test_what_came_by_another_plane_before_only_shows_that_its_host_lives() -> None:
+    hosts = Hosts("ab", 2)
+    hosts.run(1)
+    ours, nics = hosts.all["a"], (Nic("eth1", 1500, True, 0, 0), Nic("eth2", 1500, True, 0, 0))
+    (datagram,) = hosts.all["b"].tell(nics, {}, now_ns=hosts.now)
+    ours.receive(datagram, now_ns=hosts.now, sender="b")
+    host = ours.hosts["b"]
+    before = {target: [*times] for target, times in host.sent.items()}
+    ours.receive(datagram, now_ns=hosts.now + MS, sender="b")
+    assert host.heard_ns == hosts.now + MS
+    assert {target: [*times] for target, times in host.sent.items()} == before
+    with pytest.raises(EvidenceError, match="in the name of b"):
+        ours.receive(datagram, now_ns=hosts.now + MS, sender="c")
+
+
+def test_a_host_that_comes_back_is_taken_from_what_it_said_before() -> None:
+    hosts = Hosts("abc", 1)
+    hosts.run(1)
+    ours, nics = hosts.all["a"], (Nic("eth1", 1500, True, 0, 0),)
+    (datagram,) = hosts.all["b"].tell(nics, {}, now_ns=hosts.now)
+    ours.receive(datagram, now_ns=hosts.now, sender="b")
+    ours.leave("b")
+    ours.join("b")
+    ours.receive(datagram, now_ns=hosts.now, sender="b")
+    assert "b" in ours.hosts
+
+
 def test_strangers_probes_are_not_counted() -> None:
     hosts = Hosts("ab", 1)
     hosts.run(1)
