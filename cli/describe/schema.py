@@ -58,6 +58,9 @@ def schema() -> dict[str, Any]:
     commands = {name: refs[kinds.index(kind)] for name, kind in OUTPUTS.items()}
     for name, described in defs.items():
         kind = getattr(model, name)
+        for one in described["properties"].values():
+            if one.get("default") in ([], {}):  # said since msgspec 0.23, and of no use
+                del one["default"]
         described["description"] = inspect.cleandoc(kind.__doc__ or "")
         for field, meaning in meanings(kind).items():
             described["properties"][field]["description"] = meaning
