@@ -17,12 +17,12 @@ how much that is.
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import sys
 import time
 from dataclasses import dataclass
 
+from bench.instruments.processor import cpu_s
 from bench.instruments.progstats import counted, programs_of, runs
 from cli.lab import lab
 from mrcd.fabric import description
@@ -36,7 +36,6 @@ NAME = "attacks"
 CALM, FORWARDED = "nothing", "forwarded only"
 RETURN_KINDS = ("inits", "indexed", "offers")
 _FRAMES = 4000
-_TICK = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +57,6 @@ class Cost:
 
 
 HEAD = f"{'kind':15} {'sent/s':>10} {'runs/s':>10} {'Mb/s':>9} {'mrcd':>8} {'ns a run':>9}"
-
-
-def cpu_s(pid: int) -> float:
-    """Return the CPU time of a process so far."""
-    with open(f"/proc/{pid}/stat") as stat:
-        fields = stat.read().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICK
 
 
 def flood_of(running: RunningLab, kinds: tuple[str, ...]) -> Flood:

@@ -12,7 +12,6 @@ once, beside a TCP stream of two others whose every byte is compared. In the end
 
 from __future__ import annotations
 
-import os
 import random
 import statistics
 import subprocess
@@ -22,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from bench.instruments import entry
+from bench.instruments.processor import cpu_s
 from rigs.lab_hosts import eventually
 from rigs.quick_hosts import Cluster, inner
 from rigs.traffic import Stream
@@ -105,17 +105,12 @@ def _idle(cluster: Cluster, hosts: list[str]) -> None:
     """Count Hellos at one NIC, and the CPU time of the daemons."""
     pids = [int(Path(cluster.quick(host), "pid").read_text()) for host in hosts]
     time.sleep(IDLE_S / 2)  # what the last join began is over
-    before, heard = sum(map(_cpu_s, pids)), _multicasts(cluster)
+    before, heard = sum(map(cpu_s, pids)), _multicasts(cluster)
     time.sleep(IDLE_S)
-    spent, heard = sum(map(_cpu_s, pids)) - before, _multicasts(cluster) - heard
+    spent, heard = sum(map(cpu_s, pids)) - before, _multicasts(cluster) - heard
     per_cent = 100 * spent / IDLE_S / len(hosts)
     print(f"idle, {len(hosts)} hosts: {heard / IDLE_S / cluster.planes:.1f} multicast packets a "
           f"second arrive at a NIC; a daemon takes {per_cent:.2f} % of a CPU in all")  # fmt: skip
-
-
-def _cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _multicasts(cluster: Cluster) -> int:

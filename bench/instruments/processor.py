@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -39,7 +40,7 @@ class Spending:
 
     def __init__(self, groups: Sequence[Collection[int]]) -> None:
         self._groups = groups
-        self._before, self._times = _each(), [_process_ticks(pids) for pids in groups]
+        self._before, self._times = _each(), [_together_s(pids) for pids in groups]
 
     def interrupts_s(self) -> tuple[float, ...]:
         """Return the seconds since in which each CPU served interrupts, hard and soft ones."""
@@ -47,9 +48,20 @@ class Spending:
 
     def processes_s(self) -> tuple[float, ...]:
         """Return the seconds that each group of processes has run since."""
-        now = [_process_ticks(pids) for pids in self._groups]
-        both = zip(self._times, now, strict=True)
-        return tuple((later - sooner) / _HERTZ for sooner, later in both)
+        now = [_together_s(pids) for pids in self._groups]
+        return tuple(later - sooner for sooner, later in zip(self._times, now, strict=True))
+
+
+def user_and_kernel_s(pid: int) -> tuple[float, float]:
+    """Return the seconds that a process has run so far; OSError if it has ended."""
+    row = Path(f"/proc/{pid}/stat").read_text()
+    user, kernel = row.rpartition(")")[2].split()[11:13]
+    return int(user) / _HERTZ, int(kernel) / _HERTZ
+
+
+def cpu_s(pid: int) -> float:
+    """Return the seconds of CPU that a process has used so far; OSError if it has ended."""
+    return sum(user_and_kernel_s(pid))
 
 
 def handled(before: list[list[int]], after: list[list[int]], hertz: int) -> tuple[float, ...]:
@@ -84,14 +96,10 @@ def _each() -> list[list[int]]:
     return [[int(word) for word in row[1:9]] for row in rows if row[0][:3] == "cpu" and row[0][3:]]
 
 
-def _process_ticks(pids: Collection[int]) -> int:
-    """Return the ticks that processes have run, in user mode and in the kernel."""
-    total = 0
+def _together_s(pids: Collection[int]) -> float:
+    """Return the seconds of CPU that those of these processes that still run have used."""
+    total = 0.0
     for pid in pids:
-        try:
-            row = Path(f"/proc/{pid}/stat").read_text()
-        except OSError:  # it has ended
-            continue
-        user, kernel = row.rpartition(")")[2].split()[11:13]
-        total += int(user) + int(kernel)
+        with contextlib.suppress(OSError):  # it has ended
+            total += cpu_s(pid)
     return total

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from bench.instruments import flow
 from bench.instruments.flow import BenchFailed
+from bench.instruments.processor import user_and_kernel_s
 from bench.instruments.result import Line, at_most
 from cli.console.client import Client
 from cli.console.exits import CommandError
@@ -33,7 +34,6 @@ LARGEST = 5
 SPARE = 1
 """The number of hosts that are not peers at first; `config apply` adds it."""
 _READY_S, _QUIET_S, _ANSWER_S = 300.0, 400.0, 240.0
-_TICKS = os.sysconf("SC_CLK_TCK")
 _HOST_USIDS = 32 + 5  # block, plane, role
 
 
@@ -137,8 +137,7 @@ class Daemon:
         """Return what the daemon has used so far."""
         with netns.entered(f"{self.name}-{US}"):
             nics = [t for nic, t in interfaces.traffic().items() if nic.startswith("plane")]
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        user, system = int(fields[11]) / _TICKS, int(fields[12]) / _TICKS
+        user, system = user_and_kernel_s(self.pid)
         values: dict[str, int] = {}
         if counters:
             with self.client as client:
@@ -207,7 +206,7 @@ def start(name: str) -> Started:
     child = 0.0
     while True:
         with contextlib.suppress(OSError, ValueError, KeyError):
-            for pid in _children(daemon.pid):
+            for pid in children(daemon.pid):
                 child = max(child, memory_of(pid).pss)
         if socket.exists():
             with contextlib.suppress(CommandError), daemon.client as client:
@@ -219,7 +218,8 @@ def start(name: str) -> Started:
         time.sleep(0.02)
 
 
-def _children(pid: int) -> list[int]:
+def children(pid: int) -> list[int]:
+    """Return the processes that a process has started and that still run."""
     return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 

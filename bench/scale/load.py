@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 from bench.compare import traffic
 from bench.compare.catalogue import EIGHT
@@ -15,37 +13,32 @@ from bench.compare.routes import Mrc0
 from bench.compare.traffic import Flow, Traffic
 from bench.instruments import flow
 from bench.instruments.flow import BenchFailed
+from bench.instruments.processor import cpu_s
 from bench.instruments.result import Line
+from bench.scale.host import children
 from cli.console.client import Client
 from cli.lab import lab, state
-from mrcd.fabric import description
 
 MTU = 1500
 WARM_S = 3.0
 """Time after the start of traffic until something is measured."""
 _READY_S = 60.0
 _LOOK_S = 0.2
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 
-def cpu_s(pid: int) -> float:
+def with_children_s(pid: int) -> float:
     """Return the seconds of CPU that a process and its children of now have used so far.
 
     The child of a daemon is its privileged process.
     """
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    total = 0
-    for each in (str(pid), *children):
-        fields = Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()
-        total += int(fields[11]) + int(fields[12])
-    return total / _TICKS
+    return sum(map(cpu_s, (pid, *children(pid))))
 
 
 def share(pids: list[int], seconds: float) -> float:
     """Return the percentage of one CPU that these daemons take together in the next seconds."""
-    began, before = time.monotonic(), sum(map(cpu_s, pids))
+    began, before = time.monotonic(), sum(map(with_children_s, pids))
     time.sleep(seconds)
-    return 100 * (sum(map(cpu_s, pids)) - before) / (time.monotonic() - began)
+    return 100 * (sum(map(with_children_s, pids)) - before) / (time.monotonic() - began)
 
 
 def all_established(name: str, hosts: list[str]) -> None:
@@ -61,15 +54,7 @@ def all_established(name: str, hosts: list[str]) -> None:
 
 def measured(name: str, seconds: float) -> Iterator[Line]:
     """Measure the daemons of a lab for `seconds` without traffic, and as long with it."""
-    fabric = description.generate(
-        name=name,
-        hosts=EIGHT.hosts,
-        planes=EIGHT.planes,
-        t1=EIGHT.t1,
-        hosts_per_t0=EIGHT.hosts_per_t0,
-        mtu=MTU,
-        rate_mbps=EIGHT.rate_mbps,
-    )
+    fabric = EIGHT.fabric(name, MTU)
     hosts = [host.name for host in fabric.hosts]
     where = f"{len(hosts)} daemons"
     with flow.fabric_up(fabric):

@@ -11,7 +11,6 @@ data path probes all of them without an answer: the worst case, in which all pee
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ from pathlib import Path
 
 from bench.instruments import entry, flow, path_states
 from bench.instruments.flow import BenchFailed
+from bench.instruments.processor import cpu_s
 from bench.instruments.result import Line, table
 from cli.lab import lab, state
 from mrcd.config import config as daemon_config
@@ -38,7 +38,6 @@ PLANES, T1 = 4, 2
 _MTU = 1500  # the rings of many daemons on one machine
 _MANY = "[transport]\nmpr = 128\nring_slots = 1024\n"
 _READY_S = 120.0
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def computed(peers: int, planes: int, transport: Transport) -> Iterator[Line]:
@@ -88,8 +87,7 @@ def _cpu_s(name: str, host: str) -> float:
     pid = lab.daemon_pid(name, host)
     if pid is None:
         raise BenchFailed(f"mrcd of {host} is not running")
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS
+    return cpu_s(pid)
 
 
 def _rates(where: str, before: Sample, after: Sample) -> Iterator[Line]:
