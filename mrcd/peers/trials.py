@@ -219,11 +219,10 @@ class Trials:
             if lost and (rest_s := self._in_vain.rest_s(key, time.monotonic())):
                 await asyncio.sleep(rest_s)
             known = await self._look(*key, lost=lost)
+            now, good = time.monotonic(), known is not None and self._way(*key) == Way()
             if lost:
-                vain = known is not None and key not in self._mute and self._way(*key) == Way()
-                self._in_vain.looked(key, time.monotonic(), vain=vain)
-            good = known is not None and self._way(*key) == Way() and not lost
-            self._due[key] = time.monotonic() + (CHECK_S if good else AGAIN_S)
+                self._in_vain.looked(key, now, vain=good and key not in self._mute)
+            self._due[key] = now + (CHECK_S if good and not lost else AGAIN_S)
         finally:
             if self._looking.get(key) is asyncio.current_task():
                 del self._looking[key]

@@ -262,10 +262,10 @@ class Matrix:
             for nic, way in enumerate(ways):
                 self._note_way(host, message.host, (peer, nic), way, now_ns)
                 index = self.layout.index(peer, message.host, nic)
-                total = None
-                if index is not None:
-                    total = self._total(message.host, (peer, nic), way, now_ns)
-                if index is not None and total is not None:
+                if index is None:
+                    continue
+                total = self._total(message.host, (peer, nic), way, now_ns)
+                if total is not None:
                     totals[index] = total
         self._evidence.add(message.host, message.run, totals, now_ns=now_ns)
 
