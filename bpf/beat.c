@@ -92,12 +92,12 @@ static __always_inline void look_at_some(struct __sk_buff *skb, const struct mrc
 	}
 }
 
-/* Grant the probes that the time since the last grant allows. */
+/* Grant the probes that the time since the last grant allows, or none while missed ones are paid for. */
 static __always_inline void grant_probes(const struct mrc_host *h, struct mrc_clock *ck, u64 now)
 {
 	u64 more, credit = ck->probe_credit;
 
-	if (!h->probe_gap_ns)
+	if (!h->probe_gap_ns || (s64)(now - ck->paid_ns) < 0)
 		return;
 	more = (now - ck->paid_ns) / h->probe_gap_ns;
 	if (!more)

@@ -661,7 +661,7 @@ struct mrc_counter_name {        /* map counter_names[counter]; daemon */
 #define MRC_C_DROP_ENTROPY 39    /* dropped: EV names no path */
 #define MRC_C_DROP_STATE 40      /* dropped: lost a race with a reset */
 #define MRC_C_SACK_STALE 41      /* SACKs overtaken by newer ones */
-#define MRC_C_PROBE_STALE 42     /* answers to probes that were no longer waited for */
+#define MRC_C_PROBE_STALE 42     /* answers to probes that came after their time, or to none */
 #define MRC_C_DROP_MARK 43       /* dropped: source address is a group, as no sender's may be */
 #define MRC_C_TX_CE 44           /* packets of TCP marked CE because the queues were too long */
 #define MRC_C_DROP_EARLY 45      /* dropped: TCP without ECN, the queues were too long */

@@ -14,6 +14,10 @@
 #define PROBE_NEED 2             /* a path returns after these answers in a row and one more for each relapse ... */
 #define PROBE_NEED_MAX 8         /* ... but after these at most */
 #define PROBE_SLOT_SHIFT 9       /* in a probe's id: slot 7 | sequence 9 */
+#define PROBE_SEQ_MASK 0x1ff
+#define PROBE_WAIT_MIN_NS 4000000ull /* an answer is missed after the time-out, this at least ... */
+#define PROBE_WAIT_MAX_NS 100000000ull /* ... and this at most */
+#define PROBE_LATE_MAX 3         /* probes of a path that may have been sent since the one that is answered */
 #define DEAD_MISSES 2            /* missed probes that mean a dead path; a single one may be an ordinary loss */
 #define RELAPSES_MAX 10          /* relapses that count */
 #define RELAPSE_NS 10000000000ull /* relapses are forgotten this long after the last one */
@@ -406,9 +410,9 @@ static __always_inline void path_cleared(struct mrc_tx *tx, struct mrc_path *pat
 		path_is_back(tx, path, id, now);
 }
 
-/* A probe of this path was answered: it returns after enough answers. */
+/* A probe of this path was answered, perhaps late: it returns after enough answers. */
 static __always_inline void path_answered(struct mrc_tx *tx, struct mrc_path *path, u32 id,
-					  u64 now, u32 marked, struct path_move *move)
+					  u64 now, u32 marked, u32 late, struct path_move *move)
 {
 	move->from = move->to = path_state(tx, id);
 	if (!path_is_deaf(path))
@@ -423,8 +427,8 @@ static __always_inline void path_answered(struct mrc_tx *tx, struct mrc_path *pa
 	if (!path_event(tx, id, marked ? MRC_ON_PROBE_MARK : MRC_ON_PROBE, move) ||
 	    move->from != MRC_PATH_ASSUMED_BAD)
 		return;
-	/* It was dead, and not just unlucky. */
-	if (path->misses >= DEAD_MISSES)
+	/* It was dead, and not just unlucky or slow. */
+	if (!late && path->misses >= DEAD_MISSES)
 		path_relapsed(path, now);
 	path_is_back(tx, path, id, now);
 	path->probe_ok = 0;

@@ -7,15 +7,22 @@
 
 #define PROBE_AGE_SHIFT 3        /* a path is probed every eighth of its time away ... */
 #define PROBE_MAX_NS 200000000ull /* ... but at least at this interval */
-#define PROBE_WAIT_MIN_NS 4000000ull /* an answer is missed after the time-out, this at least ... */
-#define PROBE_WAIT_MAX_NS 100000000ull /* ... and this at most */
 #define SUSPECT_NS 100000000ull  /* interval between probes of a plane's other paths while some are withdrawn */
-#define PROBE_SEQ_MASK 0x1ff
+#define MISS_PRICE 8             /* probes that a missed one costs besides ... */
+#define MISS_FRESH 3             /* ... until so many in a row were missed: a dead path costs no more */
+#define MISS_DEBT_NS 50000000ull /* no probes are sent for at most this time because of missed ones */
 
-/* Should the answer to a probe that was sent then have come by now? */
-static __always_inline int answer_is_late(const struct mrc_tx *tx, u64 sent, u64 now)
+/*
+ * Should the answer to a path's probe have come by now? Where hosts or switches have no time, probes
+ * may take longer than data did when the time-out was learnt.
+ */
+static __always_inline int answer_is_late(const struct mrc_tx *tx, const struct mrc_path *path, u64 now)
 {
-	return now - sent >= timeout_ns(tx, PROBE_WAIT_MIN_NS, 0, PROBE_WAIT_MAX_NS);
+	u64 least = PROBE_WAIT_MIN_NS, twice = 2ull * path->srtt_ns;
+
+	if (least < twice)
+		least = twice;
+	return now - path->probe_ns >= timeout_ns(tx, least, 0, PROBE_WAIT_MAX_NS);
 }
 
 /* Note a probe that is about to be sent: a trial of `trial_len` bytes, or one of MRC's. */
@@ -45,7 +52,7 @@ static __always_inline u32 trial_is_out(u32 qp, const struct mrc_tx *tx, u32 id,
 	struct mrc_path *path = path_get(qp, other);
 
 	return path && other != id && path->trial_len && path->probe_seen != path->probe_id &&
-	       !answer_is_late(tx, path->probe_ns, now);
+	       !answer_is_late(tx, path, now);
 }
 
 /*
@@ -145,6 +152,27 @@ static __always_inline void send_probe(struct __sk_buff *skb, const struct mrc_h
 	count_atomic(which);
 }
 
+/*
+ * A probe of a path that has just been heard is missed. Where that is so of many, hosts or switches
+ * have more to do than they can, and probes are part of it: fewer are sent.
+ */
+static __always_inline void pay_for_miss(const struct mrc_host *h, u64 now)
+{
+	u32 zero = 0;
+	struct mrc_clock *ck = clock.lookup(&zero);
+	u64 paid;
+
+	if (!ck)
+		return;
+	if (ck->probe_credit >= MISS_PRICE) {
+		ck->probe_credit -= MISS_PRICE;
+		return;
+	}
+	ck->probe_credit = 0;
+	paid = ck->paid_ns + (u64)MISS_PRICE * h->probe_gap_ns;
+	ck->paid_ns = paid > now + MISS_DEBT_NS ? now + MISS_DEBT_NS : paid;
+}
+
 /* Is an answer still to come? One that is overdue counts against the path. */
 static __always_inline int probe_pending(u32 qp, struct mrc_tx *tx, struct mrc_path *path, u32 id,
 					 const struct mrc_host *h, u64 now)
@@ -154,13 +182,15 @@ static __always_inline int probe_pending(u32 qp, struct mrc_tx *tx, struct mrc_p
 
 	if (path->probe_seen == path->probe_id)
 		return 0;
-	if (!answer_is_late(tx, sent, now))
+	if (!answer_is_late(tx, path, now))
 		return 1;
 	path->probe_seen = path->probe_id;
 	/* The daemon asks what fits, and this did not; it says nothing of a path in use. */
 	if (path->trial_len && !path_is_deaf(path))
 		return 0;
 	count_atomic(MRC_C_PROBE_MISSED);
+	if (path->misses < MISS_FRESH)
+		pay_for_miss(h, now);
 	bpf_spin_lock(&tx->lock);
 	path_silent(tx, path, id, now, h, &move);
 	bpf_spin_unlock(&tx->lock);
@@ -201,7 +231,7 @@ static __always_inline int latest_is_late(const struct mrc_tx *tx, u32 qp, u32 p
 {
 	struct mrc_path *path = path_get(qp, path_id(plane, (tx->probe_next[plane & 7] - 1) & SLOT_MASK));
 
-	return path && path->probe_seen != path->probe_id && answer_is_late(tx, path->probe_ns, now);
+	return path && path->probe_seen != path->probe_id && answer_is_late(tx, path, now);
 }
 
 /*

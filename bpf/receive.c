@@ -244,17 +244,19 @@ static __always_inline void note_near(struct mrc_balance *b, u32 plane, u32 rtt,
 	}
 }
 
-/* The answer to one of our probes: the path works. */
+/*
+ * The answer to one of our probes: the path works. It does as well if the answer comes late, and
+ * the time-outs of its next probes are longer then.
+ */
 static __always_inline int receive_probe_reply(const struct packet *pkt, u32 probe_id, u32 marked)
 {
 	u32 id = path_id(ev_plane(pkt->ev) & 7, probe_id >> PROBE_SLOT_SHIFT & SLOT_MASK);
-	u32 qp = pkt->qp;
+	u32 qp = pkt->qp, rtt, past, late;
 	struct path_move move = {};
 	struct mrc_balance *b;
 	struct mrc_path *path;
 	struct mrc_qp *q;
 	struct mrc_tx *tx;
-	u32 rtt;
 	u64 now;
 
 	q = qps.lookup(&qp);
@@ -263,14 +265,21 @@ static __always_inline int receive_probe_reply(const struct packet *pkt, u32 pro
 	if (!q || !tx || !path || path->ev != pkt->ev ||
 	    !(tx->all[slot_word(id)] & slot_bit(id)))
 		return drop(MRC_C_DROP_ENTROPY);
-	if (path->probe_id != probe_id || path->probe_seen == probe_id) {
+	past = (path->probe_id - probe_id) & PROBE_SEQ_MASK; /* probes that were sent since */
+	late = past || path->probe_seen == probe_id;
+	if (late) {
 		count(MRC_C_PROBE_STALE);
-		return SAYS(HOOK_DROP, MRC_C_PROBE_STALE);
+		if (past > PROBE_LATE_MAX || path->misses < past || !path->misses)
+			return SAYS(HOOK_DROP, MRC_C_PROBE_STALE);
 	}
-	path->probe_seen = probe_id;
+	if (!past)
+		path->probe_seen = probe_id;
 	now = bpf_ktime_get_ns();
-	rtt = now - path->probe_ns;
-	path->srtt_ns = smooth(path->srtt_ns, rtt, now - path->rtt_at_ns, SLOW_SHIFT);
+	rtt = now - path->probe_ns + past * PROBE_WAIT_MIN_NS; /* at least, if there are such */
+	if (!late)
+		path->srtt_ns = smooth(path->srtt_ns, rtt, now - path->rtt_at_ns, SLOW_SHIFT);
+	else if (path->srtt_ns < rtt)
+		path->srtt_ns = rtt;
 	path->rtt_at_ns = now;
 	path->answered_ns = now;
 	b = balance_get(q->peer);
@@ -281,10 +290,11 @@ static __always_inline int receive_probe_reply(const struct packet *pkt, u32 pro
 	if (b && !is_spare(q->peer, path_plane(id)) && (!b->probed_ns || rtt < b->probed_ns))
 		b->probed_ns = rtt;
 	bpf_spin_lock(&tx->lock);
-	path_answered(tx, path, id, now, marked, &move);
+	path_answered(tx, path, id, now, marked, late, &move);
 	tx->live[path_plane(id)] = path_slot(id) + 1;
 	bpf_spin_unlock(&tx->lock);
-	count(MRC_C_PROBE_REPLY);
+	if (!late)
+		count(MRC_C_PROBE_REPLY);
 	report_move(qp, id, path, &move, marked ? MRC_ON_PROBE_MARK : MRC_ON_PROBE, 0, now);
 	return SAYS(HOOK_DROP, MRC_C_PROBE_REPLY);
 }

@@ -422,7 +422,7 @@ static __always_inline u32 trial_answered(u32 qp, const struct sack_in *s, struc
 	b->heard_ns = now;
 	bpf_spin_lock(&tx->lock);
 	path->gone = 0;
-	path_answered(tx, path, id, now, s->m, &move);
+	path_answered(tx, path, id, now, s->m, 0, &move);
 	bpf_spin_unlock(&tx->lock);
 	count(MRC_C_TRIAL_REPLY);
 	report_move(qp, id, path, &move, s->m ? MRC_ON_PROBE_MARK : MRC_ON_PROBE, 0, now);

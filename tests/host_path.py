@@ -36,7 +36,7 @@ u32 host_lost(struct mrc_tx *tx, struct mrc_path *path, u32 id, u64 now, const s
           u32 alive)
 { struct path_move m; path_lost(tx, path, id, now, h, alive, 0, &m); return m.from << 8 | m.to; }
 u32 host_answered(struct mrc_tx *tx, struct mrc_path *path, u32 id, u64 now, u32 marked)
-{ struct path_move m; path_answered(tx, path, id, now, marked, &m); return m.from << 8 | m.to; }
+{ struct path_move m; path_answered(tx, path, id, now, marked, 0, &m); return m.from << 8 | m.to; }
 u32 host_cleared(struct mrc_tx *tx, struct mrc_path *path, u32 id, u64 now)
 { struct path_move m = {}; path_cleared(tx, path, id, now, &m); return m.from << 8 | m.to; }
 u32 host_silent(struct mrc_tx *tx, struct mrc_path *path, u32 id, u64 now,

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from mrcd.wire.abi import ABI
@@ -283,6 +285,71 @@ def test_unanswered_probes_are_repeated_with_new_ids(rig: Rig, far: Far) -> None
     assert len(set(ids)) == 4
     assert rig.counted()["probe_missed"] >= 3
     assert rig.path(ev)["misses"] == 3
+
+
+def missed(rig: Rig, ev: int, count: int) -> list[int]:
+    """Let probes of a path be missed; return the ids of these, and of the next one."""
+    rig.tune(probe_interval_ns=1)
+    ids: list[int] = []
+    for _ in range(1000):
+        clock_passes(200_000)
+        rig.tick()
+        ids += probes(rig, ev)
+        if len(ids) > count:
+            break
+    assert rig.path(ev)["misses"] == count
+    return ids
+
+
+@pytest.mark.parametrize("since", [1, 2, 3])
+def test_answer_after_its_time_restores_a_path_and_lets_the_next_take_longer(
+    rig: Rig, far: Far, since: int
+) -> None:
+    """A host without time answers late, and its paths are as good as before."""
+    ev = withdrawn(rig, far, srtt_ns=1)
+    ids = missed(rig, ev, since)
+    rig.counted()
+    reply(rig, far, ids[-1 - since], ev)
+    assert rig.path(ev)["state"] == ABI.MRC_PATH_GOOD
+    assert rig.counted() == {"path_restored": 1, "probe_stale": 1}
+    assert rig.path(ev)["relapses"] == 0, "it was never dead"
+    assert rig.path(ev)["srtt_ns"] > since * 4_000_000
+
+
+def test_answer_to_a_probe_of_long_ago_is_none(rig: Rig, far: Far) -> None:
+    ev = withdrawn(rig, far, srtt_ns=1)
+    first = missed(rig, ev, 4)[0]
+    rig.counted()
+    before = rig.state()
+    reply(rig, far, first, ev)
+    assert rig.state() == before
+    assert rig.counted() == {"probe_stale": 1}
+
+
+def test_missed_probes_cost_others_until_the_path_is_known_to_be_dead(rig: Rig, far: Far) -> None:
+    ev = withdrawn(rig, far, srtt_ns=1)
+    price, fresh, saved = 8, 3, 10_000
+    rig.dp.write("clock", 0, ABI.structs["mrc_clock"], probe_credit=saved, paid_ns=1)
+    rig.counted()
+    missed(rig, ev, fresh + 2)
+    plane = [rig.path(ev_of(ev >> 28, t1)) for t1 in range(1, T1S + 1)]
+    paid = sum(min(path["misses"], fresh) for path in plane) * price
+    assert rig.clock()["probe_credit"] == saved - paid - rig.counted()["probe_tx"]
+    assert rig.clock()["paid_ns"] == 1
+
+
+def test_missed_probe_is_paid_with_those_to_come(rig: Rig, far: Far) -> None:
+    ev = withdrawn(rig, far, srtt_ns=1)
+    gap_ns = 1_000_000_000
+    rig.tune(probe_gap_ns=gap_ns)
+    before_ns = time.monotonic_ns()
+    rig.dp.write("clock", 0, ABI.structs["mrc_clock"], probe_credit=4, paid_ns=before_ns)
+    missed(rig, ev, 1)
+    paid_ns = rig.clock()["paid_ns"]
+    assert rig.clock()["probe_credit"] == 0
+    assert before_ns + 50_000_000 < paid_ns < time.monotonic_ns() + 50_000_000, "0.05 s at most"
+    rig.beat()
+    assert rig.clock()["probe_credit"] == 0
 
 
 def test_replayed_reply_restores_nothing(rig: Rig, far: Far) -> None:
