@@ -260,7 +260,7 @@ class Trials:
         length = next(search)
         try:
             while True:
-                passes = await self._passes(peer, plane, length, tried.framing, tries)
+                passes = await self._passes(peer, plane, length, tried, tries)
                 if passes is None:
                     return None
                 if not passes and length <= largest.LEAST and tries < len(WAITS_S):
@@ -307,11 +307,11 @@ class Trials:
         """
         for _ in range(ROUNDS):
             arrives = self._since(peer, plane, "delivered_ns", began) and not tried.plain
-            if arrives and not await self._passes(peer, plane, SHORT, tried.framing, 1):
+            if arrives and not await self._passes(peer, plane, SHORT, tried, 1):
                 return False
             if not await self._reached(peer, plane):
                 return None
-            if await self._passes(peer, plane, largest.LEAST, tried.framing, HASTY):
+            if await self._passes(peer, plane, largest.LEAST, tried, HASTY):
                 return False
         return True if await self._reached(peer, plane) else None
 
@@ -389,13 +389,18 @@ class Trials:
         ]
 
     async def _passes(
-        self, peer: str, plane: int, length: int, framing: int, tries: int
+        self, peer: str, plane: int, length: int, tried: Tried, tries: int
     ) -> bool | None:
-        """Return whether a packet gets through by some path; None if none can be sent."""
+        """Return whether a packet gets through by some path.
+
+        None if none can be sent, or if what is to be tried is another one by now.
+        """
         result = None
         for wait_s, qp, slot in self._turns(peer, plane, tries):
+            if self._sessions.tried(peer) != tried:
+                return None
             try:
-                self._commands.try_path(qp, plane, slot, length, framing)
+                self._commands.try_path(qp, plane, slot, length, tried.framing)
             except CommandRefused:
                 return None
             if await self._answered(qp, plane, slot, length, wait_s):
