@@ -74,7 +74,14 @@ class Quick(Bare):
         return code, error
 
     def state(self, host: str) -> dict[str, str]:
-        """Return what `quick` may change in a host's namespace."""
+        """Return what `quick` may change in a host's namespace, once its addresses may be used.
+
+        Until then they are shown in another way.
+        """
+        eventually(
+            lambda: not self.ip(host, "-6 address show tentative").strip(),
+            f"the addresses of {host} may be used",
+        )
         words = ("-br link show", "address show", "route show table all", "-6 route show table all")
         return {each: self.ip(host, each) for each in words}
 
