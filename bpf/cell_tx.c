@@ -310,6 +310,7 @@ int mrc_spray(struct __sk_buff *skb)
 	FORGET(f.redundant, f.seat);
 	FORGET(f.tell, f.seat); /* or the verifier would walk what follows once for each value */
 	FORGET(f.keeps, f.seat);
+	FORGET(f.small, f.seat);
 	FORGET(f.pays, f.seat);
 	verdict = spray_flow(skb, &f, qp);
 	if (CELLS)

@@ -21,6 +21,7 @@
 #define NSCC_PARK 4              /* the parking interface lets out this part of what the planes carry ... */
 #define NSCC_PARK_LEAST 128      /* ... in packets of at least this number of bytes: no skb is cut into its transport header */
 #define NSCC_SINGLES 131072      /* bytes of TCP that may wait in single packets beyond what large segments may */
+#define NSCC_QUIET 4194304       /* ... and of connections with nothing on their way: refused, they stand still for 200 ms */
 #define NSCC_TURN_NS 20000000ull /* time between two of these for a connection whose packets would be lost */
 #define NSCC_OTHERS 32768        /* bytes that may always wait, if they are not TCP's ... */
 #define NSCC_BURST 262144        /* ... and in a burst, at least; more if ... */
@@ -69,6 +70,10 @@ static __always_inline u32 take_window(const struct mrc_host *h, struct mrc_tx *
 	return PATH_LAST;
 }
 
+/* Of what keeps: whether a packet's sender keeps it if it is refused. */
+#define KEEPS 1                  /* TCP, which tries again with its next acknowledgement */
+#define KEEPS_QUIET 2            /* TCP with nothing on its way, which tries again after 200 ms or more */
+
 /* Most bytes that may wait in a queue that stays. */
 static __always_inline u32 nscc_room(const struct mrc_host *h, const struct mrc_tx *tx)
 {
@@ -90,9 +95,9 @@ static __always_inline u32 nscc_burst(const struct mrc_host *h)
 /*
  * Does too much wait already? At tc egress TCP keeps what is refused; everything else is
  * lost. So TCP's backlog is no reason to refuse others, and what is lost if it is refused
- * has more room: TCP hears of the backlog by CE marks, and a burst of others ends. A single
- * packet that TCP would keep has the most: it may be all that its connection sends, and if
- * that is refused, TCP tries again only after 200 ms, then 400, and so on. Where TCP loses
+ * has more room: TCP hears of the backlog by CE marks, and a burst of others ends. What a
+ * connection sends that has nothing on its way has the most (KEEPS_QUIET): if that is refused, TCP
+ * tries again only after 200 ms, then 400, and so on. Where TCP loses
  * what is refused, all its packets are single, and a busy connection could keep the others
  * out: each flow has one packet beyond the room at a time. `flow` is its bit.
  */
@@ -102,6 +107,8 @@ static __always_inline int nscc_full(const struct mrc_host *h, const struct mrc_
 	u32 room = nscc_room(h, tx), waits = tx->backlog - tx->others;
 
 	if (tcp) {
+		if (keeps == KEEPS_QUIET)
+			return waits > NSCC_QUIET;
 		if (!keeps || len <= CFG_MTU)
 			room = room > NSCC_BURST ? room : NSCC_BURST;
 		if (waits <= room)

@@ -182,6 +182,27 @@ static __always_inline u32 find_seat(const struct mrc_peer *peer, struct mrc_bal
 	return best;
 }
 
+#define SMALL_CWND 10             /* packets of TCP's window that are not made fewer */
+
+/* Ask TCP what its connection has on its way, and how much it may have. */
+static __always_inline void ask_tcp(struct __sk_buff *skb, struct flow *f)
+{
+	struct bpf_sock *sk = skb->sk;
+	struct bpf_tcp_sock *tcp;
+
+	if (!sk)
+		return;
+	sk = bpf_sk_fullsock(sk);
+	if (!sk)
+		return;
+	tcp = bpf_tcp_sock(sk);
+	if (!tcp)
+		return;
+	f->small = tcp->snd_cwnd <= SMALL_CWND;
+	if (!tcp->packets_out)
+		f->keeps = KEEPS_QUIET;
+}
+
 /*
  * Find where a packet goes, and which of the peer's QPs takes it. Returns the
  * counter of what prevents it, or 0.
@@ -194,6 +215,7 @@ static __always_inline u32 find_flow(struct __sk_buff *skb, struct flow *f, u32 
 	f->h = host_get();
 	if (!peer_index || !f->h)
 		return MRC_C_DROP_NO_PEER;
+	f->small = 0;
 	f->peer = peer_get(*peer_index);
 	f->b = balance_get(*peer_index);
 	if (!f->peer || !f->b)
@@ -216,7 +238,9 @@ static __always_inline u32 find_flow(struct __sk_buff *skb, struct flow *f, u32 
 		return MRC_C_DROP_NOT_READY;
 	if (f->q->state != MRC_QP_READY)
 		return f->q->state == MRC_QP_ERROR ? MRC_C_DROP_QP_ERROR : MRC_C_DROP_NOT_READY;
-	f->keeps = f->tcp && at_egress(skb, f->h) && skb->sk;
+	f->keeps = f->tcp && at_egress(skb, f->h) && skb->sk ? KEEPS : 0;
+	if (f->keeps)
+		ask_tcp(skb, f);
 	f->pays = !f->tcp && f->h->park_ifindex && at_egress(skb, f->h) && skb->sk;
 	*qp_index = qp;
 	return 0;
@@ -227,13 +251,13 @@ static __always_inline u32 admit(struct __sk_buff *skb, const struct flow *f)
 {
 	if (!(f->b->ports & 0xff)) /* the peer says that it takes packets on no plane */
 		return MRC_C_DROP_NO_PLANE;
-	if (f->tx->next - f->tx->una >= f->q->mpr)
+	if (f->tx->next - f->tx->una >= numbered_at_once(f))
 		return MRC_C_DROP_WINDOW;
 	/* take_psn() looks again; here it saves a copy. */
 	if (f->tx->backlog && nscc_full(f->h, f->tx, skb->len - MRC_ETH_LEN, f->tcp,
 					f->keeps, f->pays, f->bit, bpf_ktime_get_ns()))
 		return MRC_C_DROP_BACKLOG;
-	if (signal_queue(skb, f->h, f->q, f->tx, f->b, f->peer) == QUEUE_DROP)
+	if (!f->small && signal_queue(skb, f->h, f->q, f->tx, f->b, f->peer) == QUEUE_DROP)
 		return MRC_C_DROP_EARLY;
 	return 0;
 }

@@ -49,7 +49,8 @@ struct flow {
 	struct mrc_qp *q;
 	struct mrc_tx *tx;
 	u32 tcp;                 /* 1: a packet of TCP */
-	u32 keeps;               /* 1: its sender keeps what is refused: TCP of this host, at tc egress */
+	u32 keeps;               /* its sender keeps what is refused: TCP of this host, at tc egress; KEEPS, or KEEPS_QUIET */
+	u32 small;               /* 1: TCP's window is so small that it sends single packets */
 	u32 pays;                /* 1: its sender's socket can be made to wait (park) */
 	u32 tell;                /* 1: its copy is kept, and its sender told that the peer is not heard */
 	u64 bit;                 /* by its hash, in tx->cut_flows and tx->extra_flows */
@@ -79,6 +80,18 @@ static __always_inline void note_flow(struct mrc_tx *tx, u64 seat)
 	tx->flows |= seat;
 }
 
+#define WINDOW_SPARE 8           /* this part of the PSNs is not for what is refused without harm */
+
+/* PSNs that a flow may have numbered and not acknowledged. A single cell may need all of a small MPR. */
+static __always_inline u32 numbered_at_once(const struct flow *f)
+{
+	u32 mpr = f->q->mpr;
+
+	if (f->keeps != KEEPS || f->tx->next == f->tx->una)
+		return mpr;
+	return mpr - mpr / WINDOW_SPARE;
+}
+
 /*
  * Take `packets` PSNs for `len` bytes and a path, on one of the planes `up`, at the price of a
  * turn; PATH_HELD instead of a path if they have to wait. Returns the counter of what
@@ -93,7 +106,7 @@ static __always_inline u32 number_packets(const struct flow *f, u64 up, u64 now,
 	up = serving_planes(tx, up, spare_planes(f->h, f->peer));
 	*id = MRC_NO_PATH;
 	*psn = tx->next;
-	if (*psn - tx->una + packets > f->q->mpr)
+	if (*psn - tx->una + packets > numbered_at_once(f))
 		why = MRC_C_DROP_WINDOW;
 	else if (tx->held || !nscc_open(f->h, tx, f->tcp) || !window_open(f->q, tx, packets))
 		*id = PATH_HELD | (f->tcp ? 0 : PATH_HELD_OTHER);
