@@ -8,7 +8,9 @@ guard. On slow planes that is less than two packets, and packets go one by one.
 The rate of a plane is not known, only what it was given to carry. The largest rate of the last ten
 seconds is all that a plane carries only if queues were long in that time. Otherwise something else
 was the limit: the application, or the CPU that short cells keep busy. Then cells grow with the
-rate, but do not shrink, and where they are shorter than at first, they become as long again.
+rate, but do not shrink, and where they are shorter than at first, they become as long again. A CPU
+that is full looks like long queues, too, and shorter cells fill it the more. So what shorter cells
+carry is compared: if it is clearly less, they become as long again, and stay so for a while.
 
 At first they are as long as the fabric file or the NICs' speed allows.
 """
@@ -31,6 +33,12 @@ LONG_QUEUES = 3
 passing queue do not."""
 FORGET = 50
 """Measurements without any long queue after which cells are no longer shorter than at first."""
+JUDGED = 20
+"""Measurements after cells became shorter, until what they carry is compared with before ..."""
+WORTH = 0.8
+"""... of which they have to carry this part, or they become as long again ..."""
+BARRED_NS, BARRED_MAX_NS = 60 * SECOND, 960 * SECOND
+"""... and not shorter for this time, which doubles each time up to the second one."""
 GROW, SHRINK = 1.25, 0.67
 """The wanted length must differ from the present one by these factors, so that it does not flap."""
 IN_USE = 1 / 32
@@ -59,6 +67,11 @@ class Dial:
         unknown = max(FIRST_BYTES, FIRST_PACKETS * packet)
         self._first = _slowest(known) * CELL_NS // SECOND if known else unknown
         self.bytes = self._rounded(self._first if start is None else start)
+        self._before: tuple[int, float] | None = (
+            None  # cells became shorter: bytes, and what those carried
+        )
+        self._since = 0  # measurements since then
+        self._barred_ns, self._bar_ns = 0, BARRED_NS
 
     def reconfigure(self, least: int, most: int) -> None:
         """Use these bounds from the next measurement on."""
@@ -78,10 +91,29 @@ class Dial:
         while self._seen[0][0] <= now_ns - WINDOW_NS:
             self._seen.popleft()
         before = self.bytes
-        self.bytes = self._rounded(self._wanted(before))
+        self._since += 1
+        wanted = self._as_before(now_ns)
+        self.bytes = self._rounded(self._wanted(before, now_ns) if wanted is None else wanted)
+        if self.bytes < before:
+            carried = max(sum(each) for _, each, _ in self._seen)
+            self._before = self._before or (before, carried)
+            self._since = 0
         return self.bytes != before
 
-    def _wanted(self, before: int) -> float:
+    def _as_before(self, now_ns: int) -> float | None:
+        """Return the length before cells became shorter, if these carry clearly less."""
+        if self._before is None or self._since < JUDGED:
+            return None
+        (length, carried), self._before = self._before, None
+        latest = [sum(rates) for _, rates, _ in self._seen][-JUDGED:]
+        if max(latest) >= WORTH * carried:
+            self._bar_ns = BARRED_NS
+            return None
+        self._barred_ns = now_ns + self._bar_ns
+        self._bar_ns = min(2 * self._bar_ns, BARRED_MAX_NS)
+        return max(length, self.bytes)
+
+    def _wanted(self, before: int, now_ns: int) -> float:
         """Return the length that the measurements ask for, before it is rounded."""
         queues = [queued for _, _, queued in self._seen]
         peaks: list[float] = [
@@ -90,7 +122,7 @@ class Dial:
         wanted = _slowest(peaks) * CELL_NS / SECOND
         if wanted >= GROW * before:
             return wanted
-        if wanted <= SHRINK * before and sum(queues) >= LONG_QUEUES:
+        if wanted <= SHRINK * before and sum(queues) >= LONG_QUEUES and now_ns >= self._barred_ns:
             return wanted
         if before < self._first and len(queues) >= FORGET and not any(queues):
             return self._first

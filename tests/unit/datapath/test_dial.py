@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from mrcd.datapath.dial import FIRST_BYTES, Dial
+from mrcd.datapath.dial import FIRST_BYTES, JUDGED, Dial
 
 MS = 1_000_000
 MBIT = 1e6 / 8
@@ -155,3 +155,28 @@ def test_new_bounds_hold_from_the_next_measurement() -> None:
 def test_length_in_force_is_kept_by_the_next_daemon() -> None:
     dial = Dial(USUAL, 0, 65000, start=5 * USUAL)
     assert dial.bytes == 5 * USUAL
+
+
+def test_cells_that_carry_less_when_shorter_become_as_long_again_and_stay_so() -> None:
+    turned = Turned(rate=250)
+    assert turned.bytes == 5 * USUAL
+    turned.carry(100, 100, times=3)
+    assert turned.bytes == 2 * USUAL
+    turned.carry(70, 70, times=JUDGED - 1)
+    assert turned.bytes == 2 * USUAL
+    turned.carry(70, 70)
+    assert turned.bytes == 5 * USUAL
+    assert turned.carry(70, 70, times=10 * 59) == 0, "not within a minute"
+    while turned.bytes == 5 * USUAL:
+        turned.carry(70, 70)
+    assert turned.now < 70_000 * MS
+    turned.carry(40, 40, times=JUDGED)
+    assert turned.bytes == 5 * USUAL
+    assert turned.carry(40, 40, times=10 * 115) == 0, "nor within two then"
+
+
+def test_cells_that_carry_as_much_when_shorter_stay_short() -> None:
+    turned = Turned(rate=250)
+    turned.carry(100, 100, times=3)
+    assert turned.bytes == 2 * USUAL
+    assert turned.carry(90, 90, times=10 * JUDGED) == 0
