@@ -78,10 +78,10 @@ class Quick(Bare):
 
         Until then they are shown in another way.
         """
-        eventually(
-            lambda: not self.ip(host, "-6 address show tentative").strip(),
-            f"the addresses of {host} may be used",
-        )
+        for line in self.ip(host, "-br link show up").splitlines():
+            nic, carrier, *_ = line.split()
+            if nic.startswith("eth") and carrier == "UP":
+                self.link_local(host, nic.partition("@")[0])
         words = ("-br link show", "address show", "route show table all", "-6 route show table all")
         return {each: self.ip(host, each) for each in words}
 

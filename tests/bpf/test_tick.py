@@ -272,26 +272,11 @@ def test_reply_by_another_path_counts_for_the_one_probed(rig: Rig, far: Far) -> 
     assert rig.path(ev)["state"] == ABI.MRC_PATH_GOOD
 
 
-def test_unanswered_probes_are_repeated_with_new_ids(rig: Rig, far: Far) -> None:
-    ev = withdrawn(rig, far, srtt_ns=1)
+def missed(rig: Rig, ev: int, count: int, ticks: int = 1000) -> list[int]:
+    """Let probes of a path be missed; return the ids of these, and of the next."""
     rig.tune(probe_interval_ns=1)
     ids: list[int] = []
-    for _ in range(300):
-        clock_passes(200_000)
-        rig.tick()
-        ids += probes(rig, ev)
-        if len(ids) == 4:
-            break
-    assert len(set(ids)) == 4
-    assert rig.counted()["probe_missed"] >= 3
-    assert rig.path(ev)["misses"] == 3
-
-
-def missed(rig: Rig, ev: int, count: int) -> list[int]:
-    """Let probes of a path be missed; return the ids of these, and of the next one."""
-    rig.tune(probe_interval_ns=1)
-    ids: list[int] = []
-    for _ in range(1000):
+    for _ in range(ticks):
         clock_passes(200_000)
         rig.tick()
         ids += probes(rig, ev)
@@ -299,6 +284,14 @@ def missed(rig: Rig, ev: int, count: int) -> list[int]:
             break
     assert rig.path(ev)["misses"] == count
     return ids
+
+
+def test_unanswered_probes_are_repeated_with_new_ids(rig: Rig, far: Far) -> None:
+    ev = withdrawn(rig, far, srtt_ns=1)
+    ids = missed(rig, ev, 3, ticks=300)
+    assert len(set(ids)) == 4
+    assert rig.counted()["probe_missed"] >= 3
+    assert rig.path(ev)["misses"] == 3
 
 
 @pytest.mark.parametrize("since", [1, 2, 3])

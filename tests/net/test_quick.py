@@ -47,10 +47,7 @@ def cross(quick: Quick) -> None:
 
 def test_two_commands_connect_two_hosts(hosts: Quick) -> None:
     cross(hosts)
-    for host in HOSTS:  # until they may be used, addresses are shown in another way
-        for nic in ("eth1", "eth2"):
-            hosts.link_local(host, nic)
-    before = {host: hosts.ip(host, "address show") for host in HOSTS}
+    before = {host: hosts.state(host)["address show"] for host in HOSTS}
     both_up(hosts)
     transfer(hosts, "a", "b", inner(hosts, "b"), 4 << 20)
     transfer(hosts, "b", "a", inner(hosts, "a"), 4 << 20)
