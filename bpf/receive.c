@@ -285,9 +285,10 @@ static __always_inline int receive_probe_reply(const struct packet *pkt, u32 pro
 	b = balance_get(q->peer);
 	if (b) {
 		b->heard_ns = now;
-		note_near(b, path_plane(id), rtt, now);
+		if (!past)
+			note_near(b, path_plane(id), rtt, now);
 	}
-	if (b && !is_spare(q->peer, path_plane(id)) && (!b->probed_ns || rtt < b->probed_ns))
+	if (b && !past && !is_spare(q->peer, path_plane(id)) && (!b->probed_ns || rtt < b->probed_ns))
 		b->probed_ns = rtt;
 	bpf_spin_lock(&tx->lock);
 	path_answered(tx, path, id, now, marked, late, &move);

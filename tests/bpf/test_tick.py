@@ -307,6 +307,8 @@ def test_answer_after_its_time_restores_a_path_and_lets_the_next_take_longer(
     assert rig.counted() == {"path_restored": 1, "probe_stale": 1}
     assert rig.path(ev)["relapses"] == 0, "it was never dead"
     assert rig.path(ev)["srtt_ns"] > since * 4_000_000
+    balance = rig.dp.read("balances", rig.table.peers.indices["h2"], ABI.structs["mrc_balance"])
+    assert balance["probed_ns"] == 0, "it may have taken longer, so it is no shortest round trip"
 
 
 def test_answer_to_a_probe_of_long_ago_is_none(rig: Rig, far: Far) -> None:
