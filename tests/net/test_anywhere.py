@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import socket
+import statistics
 import struct
 import subprocess
 import sys
@@ -209,23 +210,24 @@ def test_plane_that_is_cut_silently(
     bare = make(how)
     bare.begin()
     arrivals = Arrivals(bare, "a", "b", INNER["b"])
-    began = time.monotonic_ns()
-    arrivals.stream.progress(64 << 20, 30)
-    quiet_ns = arrivals.longest_ns(began)
-    cut(bare, 1)
-    cut_ns = time.monotonic_ns()
-    named_ns = named_after_ns(bare, 1, cut_ns)
-    arrivals.stream.progress(64 << 20, 30)
-    gap_ns = arrivals.longest_ns(cut_ns - 100 * MS)
+    gaps_ns, names_ns = [], []  # of three cuts, since the machine itself may stand still in one
+    for _ in range(3):
+        began = time.monotonic_ns()
+        arrivals.stream.progress(64 << 20, 30)
+        quiet_ns = arrivals.longest_ns(began)
+        cut(bare, 1)
+        cut_ns = time.monotonic_ns()
+        names_ns.append(named_after_ns(bare, 1, cut_ns))
+        arrivals.stream.progress(64 << 20, 30)
+        gap_ns = arrivals.longest_ns(cut_ns - 100 * MS)
+        gaps_ns.append(gap_ns - quiet_ns)
+        print(f"longest gap {gap_ns / MS:.1f} ms, before {quiet_ns / MS:.1f} ms; "
+              f"named after {names_ns[-1] / MS:.0f} ms")  # fmt: skip
+        cut(bare, 1, dead=False)
+        bare.settle()
     arrivals.stream.finish()
-    print(
-        f"longest gap {gap_ns / MS:.1f} ms, before {quiet_ns / MS:.1f} ms; "
-        f"named after {named_ns / MS:.0f} ms"
-    )
-    assert gap_ns < GAP_NS + quiet_ns
-    assert named_ns < NAMED_NS
-    cut(bare, 1, dead=False)
-    bare.settle()
+    assert statistics.median(gaps_ns) < GAP_NS
+    assert statistics.median(names_ns) < NAMED_NS
 
 
 @CUTS
@@ -339,8 +341,7 @@ def test_endpoint_changes_in_the_configuration(make: Make) -> None:
     bare.configure("a", ["192.168.0.78", "192.168.1.2"])
     bare.reload("a")
     eventually(lambda: "config.changed" in bare.log("a"), "a has reread it", 20)
-    assert bare.peer("a").endpoints == ["192.168.0.78", "192.168.1.2"]
-    # It is still heard from its former address, so a follows it back there.
+    # It is still heard from its former address, so a follows it back there, perhaps at once.
     eventually(lambda: "peer.moved" in bare.log("a"), "a has followed b", 20)
     stream.finish(60)
     assert bare.peer("a").endpoints == ["192.168.0.2", "192.168.1.2"]
@@ -369,9 +370,14 @@ def test_smaller_path_mtu_is_found(make: Make) -> None:
     eventually(lambda: bare.peer("a").mtu == 1450 - 60, "the smaller of both planes", 10)
     eventually(lambda: "mtu 1390" in bare.ip("a", f"route show {INNER['b']}"), "the route", 10)
     assert bare.peer("b").mtu == 1450
+    tried = bare.counters("a")["trial_tx"]
     too_long = refused(bare)
     transfer(bare, "a", "b", INNER["b"])
-    assert refused(bare) <= too_long + PLANES, "nothing but the probes is too long"
+    too_long = refused(bare) - too_long
+    # Longer packets are tried from time to time.
+    assert too_long <= bare.counters("a")["trial_tx"] - tried, (
+        "nothing but what is tried is too long"
+    )
 
 
 def test_nics_may_have_a_larger_mtu_than_mrcd_can_use(make: Make) -> None:

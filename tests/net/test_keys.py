@@ -19,7 +19,7 @@ from cli.lab import lab, state
 from mrcd.config import keyfiles
 from mrcd.fabric import description
 from mrcd.handshake import identity, sealing
-from mrcd.handshake.pace import DEAD_AFTER_NS
+from mrcd.handshake.pace import DEAD_AFTER_NS, KEEPALIVE_NS
 from rigs import lab_hosts
 from rigs.daemons import Traffic, connections, end, events, settle
 from rigs.lab_hosts import eventually, mrcctl, mrcctl_json
@@ -130,8 +130,10 @@ def test_restart_resumes_sessions_and_agrees_on_new_keys(
     eventually(lambda: epoch(running, "h1", "h2") > earlier, "new keys")
     traffic.finish()
     assert [(qp["qpn"], qp["remote_qpn"]) for qp in connections(running, "h1")] == before
-    # On a busy machine a start may take longer than a peer may be silent.
-    assert away_ns > DEAD_AFTER_NS or events(running, "h2").count("peer.silent") == silences
+    # On a busy machine a start may take longer than a peer may be silent, and it was heard last a
+    # moment before.
+    if away_ns <= DEAD_AFTER_NS - KEEPALIVE_NS:
+        assert events(running, "h2").count("peer.silent") == silences
 
 
 # ---- strangers
