@@ -43,7 +43,7 @@
  *   mrc_tick --planes to probe--> mrc_probe --next plane--> mrc_probe
  *                                 mrc_probe --what mrc_tick found--> mrc_resend
  *
- *   mrc_learn   sack_rx.c, rtt.h   round trips, marks, what counts as lost
+ *   mrc_learn   sack_rx.c, rtt.h, back.h round trips, marks, what counts as lost
  *   mrc_drain   deliver.c          a few held packets; at the end the SACK that is due
  *   mrc_solicit solicit.c          a question for a SACK
  *   mrc_refuse  refuse.c           a NACK
@@ -90,6 +90,7 @@
 #include "path.h"
 #include "pick.h"
 #include "rtt.h"
+#include "back.h"
 #include "nscc.h"
 #include "penalty.h"
 #include "loss.h"
@@ -163,8 +164,8 @@ static __always_inline int on_feedback(struct __sk_buff *skb, const struct mrc_m
 	if (mark->flags & MRC_MARK_NACK)
 		on_nack(skb, mark, q, tx, &chain->resend, now, key);
 	else
-		on_sack(skb, qp, CELLS && q->framing == MRC_FRAMING_CELL, tx, b, h, chain, now,
-			key);
+		on_sack(skb, qp, CELLS && q->framing == MRC_FRAMING_CELL, q->timed, tx, b, h,
+			chain, now, key);
 	return TC_ACT_SHOT;
 }
 

@@ -194,6 +194,10 @@ struct mrc_balance {             /* map balances[peer] */
 	__u32 near_at[MRC_MAX_PLANES]; /* the part of time that .near_ns is of; racy */
 	__u32 probed_ns;         /* shortest round trip of a probe, 0: not measured; racy */
 	__u32 target_ns;         /* the delay that a busy QP aims at; 0: not known; racy */
+	__u32 back_ns;           /* how much longer than the shortest its SACKs' way takes, smoothed; racy */
+	__u16 back_base[MRC_MAX_PLANES];  /* the shortest, with the difference of both clocks (back.h); racy */
+	__u16 back_least[MRC_MAX_PLANES]; /* the least that one took longer in this part of time; racy */
+	__u64 back_at_ns[MRC_MAX_PLANES]; /* when this part began, 0: no SACK has come; racy */
 	__u32 inflight[MRC_SENDERS]; /* by QP modulo this, its bytes in flight as of its last SACK; racy */
 	__u32 base_ns[MRC_LENGTHS]; /* shortest round trip by length of the packet, 0: not measured; racy */
 	__u32 loss_ppm[MRC_MAX_PLANES]; /* smoothed over judgements */
@@ -232,7 +236,7 @@ struct mrc_qp {                  /* map qps; written by the daemon */
 	__u32 mpr;               /* the smaller of both sides' windows */
 	__u32 framing;           /* MRC_FRAMING_... of data, both ways */
 	__u32 trims;             /* 1: switches on the way to the peer trim data */
-	__u32 pad;
+	__u32 timed;             /* 1: SACKs of cells say when they were sent, both ways */
 };
 
 /*

@@ -143,6 +143,9 @@ struct mrc_seth {
 #define MRC_CC_RESTORE 0x80000000 /* in .bytes: the window from before the penalty may return ... */
 #define MRC_CC_PENALTY 0x7f      /* ... and the penalty: by how many 128ths of what arrived the window shrinks */
 #define MRC_CC_PENALTY_SHIFT 24
+#define MRC_CC_ATTEMPT 0x3       /* in .tx_timestamp of a SACK that a cell caused: the cell's attempt ... */
+#define MRC_CC_SENT_SHIFT 2      /* ... and above it when the SACK was sent ... */
+#define MRC_CC_SENT_UNIT 12      /* ... in units of 2^12 ns */
 struct mrc_cc_state {
 	__u16 tx_timestamp;      /* reflected from TSETH or PETH */
 	__u16 ooo;               /* res 1 | packets waiting for a gap 15 */

@@ -308,7 +308,7 @@ static __always_inline void nscc_sack(const struct mrc_host *h, struct mrc_tx *t
 				      struct mrc_balance *b, u32 qp, u32 bytes, u32 rtt, u32 class,
 				      u32 marked, u64 now)
 {
-	u32 delay, busy = tx->backlog || tx->inflight > tx->cwnd / 2;
+	u32 delay, base, busy = tx->backlog || tx->inflight > tx->cwnd / 2;
 
 	tx->inflight = tx->inflight > bytes ? tx->inflight - bytes : 0;
 	tx->got += bytes;
@@ -316,6 +316,8 @@ static __always_inline void nscc_sack(const struct mrc_host *h, struct mrc_tx *t
 	if (!h->cc_target_ns || !tx->cwnd || !rtt)
 		return;
 	delay = nscc_delay(b, class & (MRC_LENGTHS - 1), rtt);
+	base = rtt - delay;
+	delay -= delay < b->back_ns ? delay : b->back_ns;
 	tx->delay_ns += (s32)(delay - tx->delay_ns) >> 3;
 	tx->target_ns = nscc_target(h, b, tx, tx->srtt_ns);
 	if (busy)
@@ -334,7 +336,7 @@ static __always_inline void nscc_sack(const struct mrc_host *h, struct mrc_tx *t
 			tx->cwnd += (u64)bytes * (tx->target_ns - tx->delay_ns) /
 				    tx->target_ns / NSCC_GAIN;
 	}
-	nscc_bound(h, tx, rtt - delay);
+	nscc_bound(h, tx, base);
 	nscc_adapt(tx, rtt, now);
 }
 

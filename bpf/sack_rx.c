@@ -183,7 +183,8 @@ static __always_inline int parse_sack(struct __sk_buff *skb, struct mrc_tx *tx, 
 static __always_inline void find_transmission(const struct mrc_tx_entry *entry,
 					      const struct sack_in *s, u32 cell, struct trigger *t)
 {
-	u32 attempt = bpf_ntohs(s->stamp), latest = attempt < 3 && attempt + 1 == entry->sends;
+	u32 attempt = bpf_ntohs(s->stamp) & MRC_CC_ATTEMPT;
+	u32 latest = attempt < 3 && attempt + 1 == entry->sends;
 	u32 first = entry->sends > 1 && !attempt;
 
 	t->sent = entry->sent_ns;
@@ -311,6 +312,15 @@ static __always_inline void learn_trigger(u32 qp, u32 cell, struct sack_in *s,
 		entry->sends = 1;
 }
 
+/* Learn how long the SACK took, if it tells when it was sent. */
+static __always_inline void learn_way_back(u32 timed, const struct sack_in *s,
+					   struct mrc_balance *b, const struct learn_args *out,
+					   u64 now)
+{
+	if (timed && !s->delayed && !s->solicited)
+		back_sample(b, ev_plane(s->ev), bpf_ntohs(s->stamp), out->rtt, now);
+}
+
 /* The round trip of a question for a SACK, by its path. */
 static __always_inline void time_question(u32 qp, const struct sack_in *s, const struct mrc_tx *tx,
 					  struct mrc_balance *b, const struct mrc_host *h,
@@ -430,9 +440,10 @@ static __always_inline u32 trial_answered(u32 qp, const struct sack_in *s, struc
 }
 
 /* Take a SACK apart: what caused it and what has arrived. mrc_learn() does the rest. */
-static __always_inline void on_sack(struct __sk_buff *skb, u32 qp, u32 cell, struct mrc_tx *tx,
-				    struct mrc_balance *b, const struct mrc_host *h,
-				    struct mrc_chain *chain, u64 now, u32 key)
+static __always_inline void on_sack(struct __sk_buff *skb, u32 qp, u32 cell, u32 timed,
+				    struct mrc_tx *tx, struct mrc_balance *b,
+				    const struct mrc_host *h, struct mrc_chain *chain, u64 now,
+				    u32 key)
 {
 	struct learn_args *out = &chain->learn;
 	struct trigger t = {};
@@ -477,6 +488,7 @@ static __always_inline void on_sack(struct __sk_buff *skb, u32 qp, u32 cell, str
 	out->base = s.base;
 	out->next = s.next;
 	learn_trigger(qp, cell, &s, tx, b, h, &t, out, now);
+	learn_way_back(cell && timed, &s, b, out, now);
 	FORGET(s.needless, now); /* or what follows would be walked for each kind of SACK */
 	FORGET(t.sure, now);
 	FORGET(t.cleared, now);

@@ -78,10 +78,19 @@ class QpTable:
         self.keys.remove(peer.name)
         self.peers.remove(peer)
 
-    def holds(self, peer: str, memory: Memory, *, cells: bool, trims: bool = False) -> bool:
+    def holds(
+        self,
+        peer: str,
+        memory: Memory,
+        *,
+        cells: bool,
+        trims: bool = False,
+        timed: bool = False,
+    ) -> bool:
         """Return whether the maps hold exactly the QPs that a session remembers, in use.
 
         cells: whether their data goes in cells. trims: whether switches trim data to the peer.
+        timed: whether SACKs of cells say when they were sent.
         """
         if peer not in self.peers.planes:
             return False
@@ -94,6 +103,7 @@ class QpTable:
             wanted["peer"] = self.peers.indices[peer]
             wanted["framing"] = _framing(cells)
             wanted["trims"] = int(trims)
+            wanted["timed"] = int(timed)
             if not wanted.items() <= there.items():
                 return False
             if not self._has_paths(local.index, self._choose_paths(peer, local.index)):
@@ -120,10 +130,12 @@ class QpTable:
         *,
         cells: bool = False,
         trims: bool = False,
+        timed: bool = False,
     ) -> None:
         """Program QPs to receive (RTR). Their earlier state is forgotten, except for totals.
 
         cells: whether their data goes in cells. trims: whether switches trim data to the peer.
+        timed: whether SACKs of cells say when they were sent.
         """
         self.reset(tuple(local.index for local, _remote in pairs))
         self.peers.pair(peer, len(pairs))
@@ -170,6 +182,7 @@ class QpTable:
                 mpr=mpr,
                 framing=_framing(cells),
                 trims=int(trims),
+                timed=int(timed),
             )
 
     def _choose_paths(self, peer: str, qp: int) -> tuple[evset.PlaneSet, ...]:

@@ -45,6 +45,8 @@ class Lengths:
 class SessionFraming:
     """What data to a peer with QPs is in: cells or MRC's packets; whether switches trim it.
 
+    timed: SACKs of cells say when they were sent.
+
     mtu: the smaller one of both hosts', bytes. Both may have an MTU for cells although there are
     none in the session.
     """
@@ -52,6 +54,7 @@ class SessionFraming:
     mtu: int
     cells: bool
     trims: bool
+    timed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

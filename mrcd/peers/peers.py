@@ -23,6 +23,7 @@ from mrcd.handshake import (
     CELL,
     CELL_UDP,
     CELLS_LOST,
+    SACK_TIMES,
     TRIM,
     Command,
     ConfigureReceive,
@@ -285,11 +286,15 @@ class Peers(Placed):
     def _is_held(self, name: str, memory: Memory) -> bool:
         """Return whether the maps still hold the QPs of a session."""
         framing = self._framing_of(memory.offer)
-        return self._table.holds(name, memory, cells=framing.cells, trims=framing.trims)
+        return self._table.holds(
+            name, memory, cells=framing.cells, trims=framing.trims, timed=framing.timed
+        )
 
     def _framing_of(self, offer: Offer) -> SessionFraming:
         takes = offer.capabilities
-        return SessionFraming(offer.mtu, self._takes_cells(takes), TRIM in takes)
+        return SessionFraming(
+            offer.mtu, self._takes_cells(takes), TRIM in takes, SACK_TIMES in takes
+        )
 
     def _takes_cells(self, capabilities: Collection[str]) -> bool:
         return any(name in capabilities for name in _cell(self._config()))
@@ -596,10 +601,13 @@ class Peers(Placed):
                         self.channels.doubt(name)
                 case ConfigureReceive():
                     cells, trims = self._takes_cells(command.capabilities), command.trims
-                    self._table.configure(name, command.qps, command.mpr, cells=cells, trims=trims)
+                    timed = SACK_TIMES in command.capabilities
+                    self._table.configure(
+                        name, command.qps, command.mpr, cells=cells, trims=trims, timed=timed
+                    )
                     self._planes_of(peer, command.port_mask)
                     self._table.peers.set_ports(name, peer.numbering.mask(command.port_mask))
-                    self._framed(peer, SessionFraming(command.mtu, cells, trims))
+                    self._framed(peer, SessionFraming(command.mtu, cells, trims, timed))
                 case ReadyToSend():
                     self._table.ready(name)
                 case ResetQps():
@@ -747,7 +755,7 @@ def _packets(command: Command) -> int:
 
 def _capabilities(config: Config, *, lost: bool) -> tuple[str, ...]:
     """Return what this host's Offers to a peer list; `lost`: cells to it are lost."""
-    cells = (CELLS_LOST,) if lost else _cell(config)
+    cells = (CELLS_LOST,) if lost else _cell(config) + (SACK_TIMES,) * config.cells
     return cells + (TRIM,) * config.fabric.trim
 
 

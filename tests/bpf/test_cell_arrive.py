@@ -611,6 +611,20 @@ def test_single_packet_becomes_the_answer_that_it_wants(
     assert rig.rx()["pending_packets"] == 0
 
 
+@pytest.mark.parametrize("attempt", [0, 2])
+def test_answer_says_when_it_was_sent(cells: CellRig, rig: Rig, attempt: int) -> None:
+    """To a host that has the capability. A copy's answer does so, too, but none to a question."""
+    rig.edit("qps", 0, "mrc_qp", timed=1)
+    frame = cells.far.cell(FIRST, numbered(1), attempt=attempt, ackreq=True)
+    for _ in range(2):
+        before = time.monotonic_ns() >> WIRE.MRC_CC_SENT_UNIT
+        stamp = answer(cells.arrive(frame).frame).cc_state.tx_timestamp
+        took = (stamp >> WIRE.MRC_CC_SENT_SHIFT) - before & 0x3FFF
+        assert stamp & WIRE.MRC_CC_ATTEMPT == attempt
+        assert took <= (time.monotonic_ns() >> WIRE.MRC_CC_SENT_UNIT) - before
+    assert question(cells, sent=0x1234).cc_state.tx_timestamp == 0x1234
+
+
 def test_answer_comes_after_so_many_packets_of_cells(cells: CellRig, rig: Rig) -> None:
     rig.tune(sack_packets=4)
     cells.take(FIRST, large(3), MSS, 0, 3)

@@ -261,6 +261,27 @@ def test_held_piece_is_delivered_with_its_flags(cells: CellRig, rig: Rig, accura
     assert cells.delivered()[1:] == pieces(late, MSS, accurate=accurate)
 
 
+@pytest.mark.parametrize("timed", [0, 1])
+def test_way_back_of_sacks_is_known_where_they_tell_it(
+    cells: CellRig, rig: Rig, timed: int
+) -> None:
+    """Of two SACKs the second has taken a millisecond longer; a clock's says nothing of it."""
+    rig.edit("qps", 0, "mrc_qp", timed=timed)
+    for index, longer in enumerate((0, 1_000_000)):
+        send(cells, 1)
+        cells.cells_sent()
+        for flags, since in ((0, longer), (WIRE.MRC_CC_FLAG_DELAYED, 9_000_000)):
+            sent = time.monotonic_ns() - since >> WIRE.MRC_CC_SENT_UNIT
+            stamp = (sent << WIRE.MRC_CC_SENT_SHIFT & 0xFFFF) | 3
+            psn = FIRST + index
+            rig.arrive(
+                cells.far.answer(psn, trigger=psn, ts=stamp, flags=flags, received=index + 1)
+            )
+    known = rig.dp.read("balances", 0, ABI.structs["mrc_balance"])["back_ns"]
+    assert (known > 100_000) == bool(timed)
+    assert known < 2_000_000
+
+
 def test_only_what_a_sack_misses_is_sent_again(cells: CellRig, rig: Rig) -> None:
     rig.tune(reo_min_ns=0, reo_max_ns=0)
     (cell,) = send(cells, 6)

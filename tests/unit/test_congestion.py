@@ -359,6 +359,19 @@ def test_mark_without_delay_leaves_the_window(functions: ctypes.CDLL) -> None:
     assert sender["cwnd"] > FIRST
 
 
+@pytest.mark.parametrize(("back", "shrinks"), [(0, True), (TARGET, True), (4 * TARGET, False)])
+def test_way_of_sacks_is_no_delay_of_data(functions: ctypes.CDLL, back: int, shrinks: bool) -> None:
+    """Else of two hosts that send to each other, the one that has more would keep it."""
+    sender = Sender(functions, cwnd=FIRST, inflight=FIRST)
+    sender.balance.change(back_ns=back, probed_ns=BASE)
+    now = 1_000_000 * MS
+    for _ in range(50):
+        now += MS
+        sender.take()
+        sender.sack(MTU, BASE + 4 * TARGET, now)
+    assert (sender["cwnd"] < FIRST) == shrinks
+
+
 def test_idle_sender_does_not_grow(functions: ctypes.CDLL) -> None:
     sender = Sender(functions, cwnd=FIRST, inflight=2 * MTU)
     sender.sack(MTU, BASE, MS)

@@ -99,9 +99,10 @@ class Table:
         return range(base, base + QPS)
 
     def configure(
-        self, peer: str, qps: tuple[Any, ...], _mpr: int, *, cells: bool, trims: bool
+        self, peer: str, qps: tuple[Any, ...], _mpr: int, *, cells: bool, trims: bool, timed: bool
     ) -> None:
         assert len(qps) == QPS
+        assert timed == cells
         self.done.append(f"{peer} {'cells' if cells else 'packets'}{' trimmed' * trims}")
 
     def ready(self, peer: str) -> None:
@@ -113,8 +114,8 @@ class Table:
     def has_failed(self, _qp: int) -> bool:
         return self.failed
 
-    def holds(self, _peer: str, memory: Memory, *, cells: bool, trims: bool) -> bool:
-        return isinstance(memory.qps[0], LocalQp) and cells and not trims
+    def holds(self, _peer: str, memory: Memory, *, cells: bool, trims: bool, timed: bool) -> bool:
+        return isinstance(memory.qps[0], LocalQp) and cells and timed and not trims
 
 
 class Endpoint:

@@ -13,7 +13,7 @@ import json
 from mrcd.handshake import versions
 from mrcd.wire.packet import WIRE
 
-KNOWN = {4: "3b009db985ea987b"}
+KNOWN = {4: "3eca01778c3de39a"}
 """What mrc_wire.h says, by version."""
 
 
