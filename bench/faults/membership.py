@@ -12,11 +12,13 @@ once, beside a TCP stream of two others whose every byte is compared. In the end
 
 from __future__ import annotations
 
+import contextlib
 import random
 import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -29,6 +31,8 @@ from rigs.traffic import Stream
 NAME = "membership"
 WAIT_S = 120.0
 IDLE_S = 20.0
+SPARE = 2
+"""The tables of neighbours have room for so many times what the hosts need."""
 
 
 def main() -> None:
@@ -37,10 +41,26 @@ def main() -> None:
     options = parser.parse_args()
     entry.begin(NAME)
     cluster = Cluster(f"m{time.monotonic_ns() % 10_000}", 2)
+    with _neighbours(options.hosts**2 * cluster.planes * SPARE):
+        try:
+            _run(cluster, options.hosts, random.Random(options.seed))
+        finally:
+            cluster.close()
+
+
+@contextlib.contextmanager
+def _neighbours(entries: int) -> Iterator[None]:
+    """Have the kernel's tables of neighbours, which all namespaces share, hold so many entries."""
+    files = [Path(f"/proc/sys/net/{family}/neigh/default/gc_thresh{number}")
+             for family in ("ipv4", "ipv6") for number in (3, 2, 1)]  # fmt: skip
+    before = [(file, int(file.read_text())) for file in files]
     try:
-        _run(cluster, options.hosts, random.Random(options.seed))
+        for file, limit in before:
+            file.write_text(str(max(limit, entries)))
+        yield
     finally:
-        cluster.close()
+        for file, limit in reversed(before):
+            file.write_text(str(limit))
 
 
 def _run(cluster: Cluster, count: int, rng: random.Random) -> None:
