@@ -164,7 +164,7 @@ static __always_inline int on_feedback(struct __sk_buff *skb, const struct mrc_m
 	if (mark->flags & MRC_MARK_NACK)
 		on_nack(skb, mark, q, tx, &chain->resend, now, key);
 	else
-		on_sack(skb, qp, CELLS && q->framing == MRC_FRAMING_CELL, q->timed, tx, b, h,
+		on_sack(skb, qp, CELLS && q->framing == MRC_FRAMING_CELL, CELLS && q->timed, tx, b, h,
 			chain, now, key);
 	return TC_ACT_SHOT;
 }

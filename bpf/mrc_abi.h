@@ -236,7 +236,7 @@ struct mrc_qp {                  /* map qps; written by the daemon */
 	__u32 mpr;               /* the smaller of both sides' windows */
 	__u32 framing;           /* MRC_FRAMING_... of data, both ways */
 	__u32 trims;             /* 1: switches on the way to the peer trim data */
-	__u32 timed;             /* 1: SACKs of cells say when they were sent, both ways */
+	__u32 timed;             /* 1: data goes in cells, and SACKs say when they were sent, both ways */
 };
 
 /*

@@ -488,7 +488,7 @@ static __always_inline void on_sack(struct __sk_buff *skb, u32 qp, u32 cell, u32
 	out->base = s.base;
 	out->next = s.next;
 	learn_trigger(qp, cell, &s, tx, b, h, &t, out, now);
-	learn_way_back(cell && timed, &s, b, out, now);
+	learn_way_back(timed, &s, b, out, now);
 	FORGET(s.needless, now); /* or what follows would be walked for each kind of SACK */
 	FORGET(t.sure, now);
 	FORGET(t.cleared, now);

@@ -130,7 +130,7 @@ static __always_inline u32 write_sack(struct __sk_buff *skb, const struct mrc_ho
 		return 0;
 	sack->down = planes_down(h);
 	grant_window(q, rx, sack);
-	if (CELLS && q->framing == MRC_FRAMING_CELL && q->timed &&
+	if (CELLS && q->timed &&
 	    !(sack->cc_flags & (MRC_CC_FLAG_DELAYED | MRC_CC_FLAG_SOLICITED)))
 		sack->ts = back_stamp(sack->ts, bpf_ktime_get_ns());
 	data = SKB_DATA(skb);

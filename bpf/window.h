@@ -178,7 +178,7 @@ struct sack_in {
 	u32 una;                 /* tx->una when it came ... */
 	u32 next;                /* ... and what had been sent */
 	s32 ahead;               /* cack + 1 less una */
-	__be16 stamp;            /* time stamp of the packet that caused it; of a cell, its attempt */
+	__be16 stamp;            /* time stamp of the packet that caused it; of a cell, its attempt, and perhaps when the SACK was sent */
 	u32 solicited;           /* not 0: an answer to a question, whose time stamp it has */
 };
 

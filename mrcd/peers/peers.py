@@ -291,10 +291,12 @@ class Peers(Placed):
         )
 
     def _framing_of(self, offer: Offer) -> SessionFraming:
-        takes = offer.capabilities
-        return SessionFraming(
-            offer.mtu, self._takes_cells(takes), TRIM in takes, SACK_TIMES in takes
-        )
+        return self._framing(offer.mtu, offer.capabilities, trims=TRIM in offer.capabilities)
+
+    def _framing(self, mtu: int, takes: Collection[str], *, trims: bool) -> SessionFraming:
+        """Return what data is in, with a peer that takes what has these names."""
+        cells = self._takes_cells(takes)
+        return SessionFraming(mtu, cells, trims, timed=cells and SACK_TIMES in takes)
 
     def _takes_cells(self, capabilities: Collection[str]) -> bool:
         return any(name in capabilities for name in _cell(self._config()))
@@ -600,14 +602,18 @@ class Peers(Placed):
                     if self.channels is not None and not peer.established:
                         self.channels.doubt(name)
                 case ConfigureReceive():
-                    cells, trims = self._takes_cells(command.capabilities), command.trims
-                    timed = SACK_TIMES in command.capabilities
+                    framing = self._framing(command.mtu, command.capabilities, trims=command.trims)
                     self._table.configure(
-                        name, command.qps, command.mpr, cells=cells, trims=trims, timed=timed
+                        name,
+                        command.qps,
+                        command.mpr,
+                        cells=framing.cells,
+                        trims=framing.trims,
+                        timed=framing.timed,
                     )
                     self._planes_of(peer, command.port_mask)
                     self._table.peers.set_ports(name, peer.numbering.mask(command.port_mask))
-                    self._framed(peer, SessionFraming(command.mtu, cells, trims, timed))
+                    self._framed(peer, framing)
                 case ReadyToSend():
                     self._table.ready(name)
                 case ResetQps():
