@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 
 from cli.console import exits
 from cli.lab import processes, state
+from mrcd.linux.groupsocket import PORT
 from rigs.bare_hosts import HOSTS, MIDDLE
 from rigs.lab_hosts import eventually, powerless
 from rigs.quick_hosts import Quick, both_up, finished, inner
@@ -238,18 +240,33 @@ def test_second_one_is_refused(hosts: Quick, tmp_path: Path) -> None:
     (hosts.folder / "a" / "quick").rmdir()
 
 
+def searches(hosts: Quick, host: str) -> bool:
+    """Return whether a host listens for others."""
+    return f":{PORT} " in hosts.run(host, "ss", "-Hulan")
+
+
 def test_what_can_never_be_is_said_at_once(hosts: Quick) -> None:
     """On both hosts, and nothing is left of either."""
     cross(hosts)
+    took_s = 0.0
     for more, said in (
         (("--name", "x"), "another host at .* is called x, too: give --name"),
         (("--address", "10.99.0.7/16"), "has the address 10.99.0.7 of our mrc0: give --address"),
     ):
         more = (*OPEN, "--wait", "600", *more)  # longer than finished() waits
-        started = [hosts.up(host, "eth1", "eth2", more=more) for host in ("a", "b")]
-        for process in started:
+        started = {host: hosts.up(host, "eth1", "eth2", more=more) for host in ("a", "b")}
+        for host, process in started.items():  # starting Python takes its time
+            eventually(
+                lambda h=host, p=process: searches(hosts, h) or p.poll() is not None,
+                f"{host} searches",
+                60,
+            )
+        began = time.monotonic()
+        for process in started.values():
             code, _out, error = finished(process)
             assert (code, bool(re.search(said, error))) == (1, True), error
+        took_s += time.monotonic() - began
+    assert took_s < 20
     for nics, words in ((("eth1", "eth1"), "named twice"), (("lo",), "loopback")):
         code, _out, error = finished(hosts.up("a", *nics))
         assert (code, words in error) == (exits.USAGE, True), error
