@@ -160,6 +160,7 @@ class PeerInfo:
     ways_mbps: list[int] | None = None
     next_hops: list[str | None] | None = None  # MAC address by plane; one is None until it is known
     followed: list[str] | None = None  # prefixes behind it by others' routes over mrc0; None: none
+    build: str | None = None  # version of its mrcd; None: it says none, or there is no session
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

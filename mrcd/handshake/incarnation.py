@@ -18,7 +18,7 @@ class Ours:
     `required` names the capabilities without which a peer gets no session. `frame` and `hosts` are
     the digests of the fabric file that Offers state. `endpoints` are this host's addresses by
     plane, where there is no fabric that they follow from. `rates` are what these planes should
-    carry, Mb/s, 0 where unknown.
+    carry, Mb/s, 0 where unknown. `build` is the version of this mrcd.
     """
 
     host: str
@@ -33,6 +33,7 @@ class Ours:
     hosts: int = 0
     endpoints: tuple[bytes, ...] = ()
     rates: tuple[int, ...] = ()
+    build: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ _WORDS64: Final = ("epoch", "sid", "ack_sid", "seq", "frame", "hosts")
 
 RATE_MAX: Final = 0xFFFFFFFF
 NAME_MAX: Final = 64
+BUILD_MAX: Final = 64
 Name = Annotated[str, Meta(min_length=1, max_length=NAME_MAX)]
 Nonzero24 = Annotated[int, Meta(ge=1, le=0xFFFFFF)]
 Word24 = Annotated[int, Meta(ge=0, le=0xFFFFFF)]
@@ -66,7 +67,7 @@ class Offer(msgspec.Struct, frozen=True, array_like=True):
     `endpoints` are the sender's addresses by its planes, of 4 or 16 bytes, where no fabric says
     them; one of zeros is not known. They tell which planes are the same network
     (mrcd/fabric/numbering.py). `rates` are what the sender's planes should carry,
-    Mb/s; 0 is not known.
+    Mb/s; 0 is not known. `build` is the version of the sender's mrcd, for display only.
     """
 
     version: int
@@ -94,6 +95,7 @@ class Offer(msgspec.Struct, frozen=True, array_like=True):
         tuple[Annotated[bytes, Meta(min_length=4, max_length=16)], ...], Meta(max_length=8)
     ] = ()
     rates: Annotated[tuple[Annotated[int, Meta(ge=0, le=RATE_MAX)], ...], Meta(max_length=8)] = ()
+    build: Annotated[str, Meta(max_length=BUILD_MAX, pattern=r"^[0-9A-Za-z.+]*\Z")] = ""
 
 
 class _Head(msgspec.Struct, array_like=True):

@@ -543,6 +543,7 @@ class Session:
             hosts=self._ours.hosts,
             endpoints=self._ours.endpoints,
             rates=self._ours.rates,
+            build=self._ours.build,
         )
         return [SendOffer(self.peer, planes, encode(offer))]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec import structs
 
-from mrcd import handshake
+from mrcd import __version__, handshake
 from mrcd.config.config import Config, Current
 from mrcd.config.config import Peer as Configured
 from mrcd.datapath.qptable import QpTable
@@ -193,6 +193,7 @@ class Peers(Placed):
             hosts=digest.of_hosts(config.fabric, config.host, peer.host),
             endpoints=_packed(config),
             rates=self._table.peers.rates,
+            build=__version__,
         )
 
     @property

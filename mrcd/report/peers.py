@@ -153,6 +153,7 @@ def _infos(
                 refused=engine.peers.refusal(peer.name),
                 other_file=known.other_file,
                 version=known.session.version,
+                build=None if (offer := known.session.remote) is None else offer.build or None,
                 public_key=None if channels is None else channels.public_key(peer.name),
                 key_age_s=None if channels is None else channels.key_age_s(peer.name),
                 key_epoch=None if channels is None else channels.epoch(peer.name),

@@ -64,11 +64,11 @@ def test_version__of_a_daemon_whose_offers_look_different(body: list[object], ho
 def test_members__digests_come_last_and_may_be_missing() -> None:
     body = msgspec.msgpack.encode(offer(version=4, oldest=4))
     assert body.hex() == (
-        "dc0014"  # an array of 20: version, host, target, epoch, sid, ack_sid, seq, bound, want,
+        "dc0015"  # an array of 21: version, host, target, epoch, sid, ack_sid, seq, bound, want,
         "04a161a16203070001c2c3"
         "cd22a8cd08000f90"  # mtu, mpr, port_mask, capabilities,
         "9192ce0001000105"  # qps,
-        "cd03e80400009090"  # pace_ms, oldest, frame, hosts, endpoints, rates
+        "cd03e80400009090a0"  # pace_ms, oldest, frame, hosts, endpoints, rates, build
     )
     stated = msgspec.structs.replace(offer(4, 4), frame=(1 << 64) - 1, hosts=1 << 63)
     assert decode(encode(stated)) == stated
@@ -86,6 +86,27 @@ def test_members__digests_come_last_and_may_be_missing() -> None:
         decode(encode(msgspec.structs.replace(stated, rates=(-1,))))
     with pytest.raises(HandshakeError, match="frame -1 is not 64 bits unsigned"):
         decode(encode(msgspec.structs.replace(stated, frame=-1)))
+    built = msgspec.structs.replace(stated, build="0.2.0.dev20261130193756+g098a4d8f.dirty")
+    assert decode(encode(built)) == built
+    for wrong in ("0.2.0\x1b[2J", "0.2.0\n", "0" * 65):
+        with pytest.raises(HandshakeError, match="not an Offer"):
+            decode(encode(msgspec.structs.replace(stated, build=wrong)))
+
+
+def test_members__a_build_of_0_1_takes_an_offer_that_names_a_build() -> None:
+    """Its Offer is this one without the last member, and msgspec passes over what comes after."""
+    fields = [
+        (field.name, field.type, field.default)
+        if field.default is not msgspec.NODEFAULT
+        else (field.name, field.type)
+        for field in msgspec.structs.fields(Offer)[:-1]
+    ]
+    older = msgspec.defstruct("Offer", fields, array_like=True)
+    sent = msgspec.structs.replace(offer(4, 4), rates=(25_000,), build="0.2.0")
+    found = msgspec.msgpack.decode(msgspec.msgpack.encode(sent), type=older)
+    assert msgspec.structs.asdict(found) == {
+        name: value for name, value in msgspec.structs.asdict(sent).items() if name != "build"
+    }
 
 
 def test_version__of_a_newer_daemon_whose_offers_have_more_members() -> None:

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 import pytest
 
+from mrcd import __version__
 from mrcd.config import config
 from mrcd.config.config import Config
 from mrcd.config.config import Peer as Configured
@@ -273,6 +274,16 @@ def test_planes_of_a_host_reach_its_peers(tmp_path: Path) -> None:
         assert one.peers.usable_planes("h2") == [1]
         other.peers.set_planes(BOTH)
         await until(lambda: one.table.peers.planes["h2"] == BOTH, "news of the plane")
+
+    run(tmp_path, work)
+
+
+def test_builds_are_told_to_peers(tmp_path: Path) -> None:
+    async def work(net: Net) -> None:
+        one, _other = await net.two()
+        remote = one.peers.all["h2"].session.remote
+        assert remote is not None
+        assert remote.build == __version__
 
     run(tmp_path, work)
 
