@@ -1,22 +1,28 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0-only
 #
-# Build a release into dist/: `wheel`, or `deb`, the package for Debian 12 and 13, for the
-# architectures that are named (amd64, arm64), or else this machine's. The first `deb` needs
-# root to install Debian's tools. make calls this script. It packages the files known to git, as
-# they are now, so that no leftovers of earlier work get in. The BPF programs are compiled anew, except
-# those of the same sources in the folder $COMPILED, for the tests, which have compiled some of them.
+# Build into dist/: `wheel`, or `deb`, the package for Debian 12 and 13, for the
+# architectures that are named (amd64, arm64), or else this machine's, in the place of earlier builds.
+# The first `deb` needs root to install Debian's tools. make calls this script. It packages the files
+# known to git, as they are now, so that no leftovers of earlier work get in. scripts/version.py says
+# the version. From the environment:
+#   COMPILED      a folder of compiled BPF programs, for the tests, which have compiled some of them;
+#                 those of the same sources are taken, and all others compiled
+#   DIST, WORK    where packages go, and where they are built
+#   MRCD_VERSION  the version, as pip writes it
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 PYTHON=$PWD/.venv/bin/python
-DIST=$PWD/dist
-WORK=$PWD/build/package
+DIST=${DIST:-$PWD/dist}
+WORK=${WORK:-$PWD/build/package}
 DEB_TOOLS=(debhelper dpkg-dev)
-VERSION=$(sed -n 's/^__version__ = "\(.*\)"$/\1/p' mrcd/__init__.py)
+VERSION=${MRCD_VERSION:-$("$PYTHON" -m scripts.version)}
+DEB_VERSION=$("$PYTHON" -m scripts.version --debian --of "$VERSION")
 if [[ -z ${SOURCE_DATE_EPOCH:-} ]]; then
 	SOURCE_DATE_EPOCH=$(git log -1 --format=%ct 2>/dev/null || stat -c %Y CHANGELOG.md)
 fi
+umask 022 # the modes of files in a package are not those of somebody's shell
 export SOURCE_DATE_EPOCH
 # make exports its variables, and bcc would compile with the kernel headers of this architecture.
 unset ARCH
@@ -42,13 +48,28 @@ export_tree() {
 		tar --create --exclude=./.venv --exclude=./build --exclude=./dist . |
 			tar --extract --directory="$1"
 	fi
+	"$PYTHON" -m scripts.version --of "$VERSION" --write "$1"
 }
 
 build_wheel() {
 	export_tree "$WORK/wheel"
 	mkdir -p "$DIST"
+	rm -f "$DIST"/mrcd-*.whl
 	"${PIP[@]}" wheel --no-deps --wheel-dir "$DIST" "$WORK/wheel"
-	say "dist/mrcd-$VERSION-py3-none-any.whl"
+	say "${DIST##*/}/mrcd-$VERSION-py3-none-any.whl"
+}
+
+# Write the changelog that dpkg-buildpackage takes the version from; $1 is the tree.
+write_changelog() {
+	local maintainer
+	maintainer=$(sed -n 's/^Maintainer: //p' "$1/debian/control")
+	cat >"$1/debian/changelog" <<-END
+		mrcd ($DEB_VERSION) unstable; urgency=medium
+
+		  * See /usr/share/doc/mrcd/CHANGELOG.md.
+
+		 -- $maintainer  $(LC_ALL=C date --utc --rfc-email --date="@$SOURCE_DATE_EPOCH")
+	END
 }
 
 # Build the packages of the architectures $@. Only the PyPI packages differ: the BPF programs are
@@ -60,13 +81,10 @@ build_deb() {
 	rm -rf "$WORK/deb"
 	export_tree "$tree"
 	cp -r "$tree/packaging/debian" "$tree/debian"
-	# The manual pages are made from the programs, if the Makefile has a rule for them.
-	if make --dry-run man >/dev/null 2>&1; then
-		make --no-print-directory man
-		cp -r build/man "$tree/man"
-	fi
+	write_changelog "$tree"
 	# bcc needs root, which the build of a package has not.
-	(cd "$tree" && "$PYTHON" -W ignore -m cli.lab.portprograms compiled &&
+	(cd "$tree" && "$PYTHON" -m scripts.manpages man &&
+		"$PYTHON" -W ignore -m cli.lab.portprograms compiled &&
 		"$PYTHON" -W ignore -m mrcd.datapath.precompile compiled ${COMPILED:+"$COMPILED"})
 	# Commands in the background do not see ^C.
 	trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
@@ -93,8 +111,9 @@ package_tree() {
 		tail -n 40 "$log" >&2
 		die "dpkg-buildpackage failed; its output is in $log"
 	}
-	cp "$tree/../mrcd_${VERSION}_$arch.deb" "$DIST"
-	say "dist/mrcd_${VERSION}_$arch.deb"
+	rm -f "$DIST"/mrcd_*_"$arch".deb "$DIST"/mrcd-*-"$arch".cdx.json
+	cp "$tree/../mrcd_${DEB_VERSION}_$arch.deb" "$DIST"
+	say "${DIST##*/}/mrcd_${DEB_VERSION}_$arch.deb"
 }
 
 COMMAND=${1:-}

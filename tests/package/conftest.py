@@ -10,12 +10,15 @@ from pathlib import Path
 import pytest
 
 from cli.lab.state import CACHE_DIR, locked
-from mrcd import __version__
+from scripts import version
 
 ROOT = Path(__file__).resolve().parents[2]
 DIST = ROOT / "dist"
-DEB = DIST / f"mrcd_{__version__}_amd64.deb"
-ARM64_DEB = DIST / f"mrcd_{__version__}_arm64.deb"
+# Of all workers, although somebody may change a file meanwhile; packaging/build.sh takes it.
+VERSION = os.environ.setdefault("MRCD_VERSION", version.of(ROOT))
+DEB_VERSION = version.debian(VERSION)
+DEB = DIST / f"mrcd_{DEB_VERSION}_amd64.deb"
+ARM64_DEB = DIST / f"mrcd_{DEB_VERSION}_arm64.deb"
 
 # Workers take one file after the other: first the longest, and beside its beginning, in which
 # it builds the packages, what does not need them.

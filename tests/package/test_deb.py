@@ -15,11 +15,10 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
 from cli.lab import portprograms
-from mrcd import __version__
 from mrcd.datapath import bytecode, loader, precompile
 from mrcd.wire.envelope import cell_overhead
 from mrcd.wire.packet import WIRE
-from tests.package.conftest import DEB, DIST, ROOT
+from tests.package.conftest import DEB, DEB_VERSION, DIST, ROOT, VERSION
 
 pytestmark = [pytest.mark.usefixtures("package"), pytest.mark.timeout(600)]
 SITE = "usr/lib/mrcd/lib/python3/site-packages"
@@ -71,7 +70,7 @@ def test_it_is_for_debian_12_and_13() -> None:
     assert "python3-cryptography" in needs
     assert "procps" in needs  # ExecReload runs kill
     assert "python3 (<< 3.14)" in needs
-    assert field("Version") == __version__
+    assert field("Version") == DEB_VERSION
 
 
 def test_everything_is_inside(unpacked: Path) -> None:
@@ -124,7 +123,7 @@ def test_modules_are_those_of_the_checkout(unpacked: Path) -> None:
 
 
 def test_the_wheel_has_the_bpf_sources() -> None:
-    with zipfile.ZipFile(DIST / f"mrcd-{__version__}-py3-none-any.whl") as wheel:
+    with zipfile.ZipFile(DIST / f"mrcd-{VERSION}-py3-none-any.whl") as wheel:
         inside = {name for name in wheel.namelist() if name.startswith("mrcd/bpf/")}
     assert inside == {f"mrcd/bpf/{file.name}" for file in (ROOT / "bpf").glob("*.[ch]")}
 
@@ -170,6 +169,8 @@ def test_an_installed_mrcd_needs_no_checkout(tmp_path: Path) -> None:
         cd /
         dpkg --force-depends --install /run/mrcd.deb >/run/log 2>&1 || { cat /run/log; exit 1; }
         mrcctl --version
+        mrcd --version
+        zcat /usr/share/man/man8/mrcd.8.gz | grep '^.TH'
         mrcctl datapath --help | head -n 1
         cp -r /usr/share/doc/mrcd/examples /run/examples
         for host in a b; do
@@ -185,7 +186,9 @@ print(len(mrcd.datapath.loader.source()))'
         stat -c '%U:%G %a %n' /var/lib/mrcd
         """,
     )
-    assert f"mrcctl, version {__version__}" in output
+    assert f"mrcctl, version {VERSION}\n" in output
+    assert f"mrcd, version {VERSION}\n" in output
+    assert f'"mrcd {VERSION}"' in output
     assert "Usage: mrcctl datapath" in output
     assert "mrcd.toml: good: host a" in output
     site = r"/usr/lib/mrcd/lib/python3\.\d+/site-packages"
@@ -218,7 +221,7 @@ def test_purging_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_the_bill_of_materials_is_complete(unpacked: Path) -> None:
-    text = (DIST / f"mrcd-{__version__}-amd64.cdx.json").read_text()
+    text = (DIST / f"mrcd-{DEB_VERSION}-amd64.cdx.json").read_text()
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
     parts = {part["purl"].split("@")[0]: part for part in json.loads(text)["components"]}
     carried = {
