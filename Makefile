@@ -7,12 +7,14 @@ MINUTES := 20
 SEED := 1
 ARGS :=
 RELEASE := bookworm
+REPO := dist/apt
+KEY :=
 ARCH := $(shell dpkg --print-architecture 2>/dev/null || echo amd64)
 
 # Tests start daemons and commands hundreds of times: each would compile its Python modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup setup-bench test test-unit test-bpf test-net test-net-alone test-net-beside test-package lint format docs man demo bench bench-quick bench-transport bench-paper soak wheel deb sbom lock check-vm check-readme clean
+.PHONY: help setup setup-bench test test-unit test-bpf test-net test-net-alone test-net-beside test-package lint format docs man demo bench bench-quick bench-transport bench-paper soak wheel deb sbom release apt-repo lock check-vm check-readme clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -91,6 +93,12 @@ deb: setup ## build dist/mrcd_VERSION_ARCH.deb for Debian 12 and 13; ARCH=arm64,
 
 sbom: deb ## list the package's contents and dependencies as CycloneDX in dist/
 	$(PYTHON) packaging/sbom.py $(ARCH)
+
+release: setup ## build a release twice, compare, list it in dist/; TAG=1 makes the tag, KEY=ID signs
+	$(PYTHON) -m scripts.release build $(if $(TAG),--tag) $(if $(KEY),--key "$(KEY)") $(if $(REHEARSE),--rehearse)
+
+apt-repo: ## publish dist/mrcd_*.deb in the apt repository REPO=dist/apt, signed; KEY=ID names the key
+	KEY="$(KEY)" packaging/repository.sh "$(REPO)"
 
 lock: setup ## update the versions and hashes of the PyPI packages in the package
 	$(PYTHON) packaging/lock.py

@@ -20,7 +20,7 @@ DEB_TOOLS=(debhelper dpkg-dev)
 VERSION=${MRCD_VERSION:-$("$PYTHON" -m scripts.version)}
 DEB_VERSION=$("$PYTHON" -m scripts.version --debian --of "$VERSION")
 if [[ -z ${SOURCE_DATE_EPOCH:-} ]]; then
-	SOURCE_DATE_EPOCH=$(git log -1 --format=%ct 2>/dev/null || stat -c %Y CHANGELOG.md)
+	SOURCE_DATE_EPOCH=$("$PYTHON" -m scripts.version --time || stat -c %Y CHANGELOG.md)
 fi
 umask 022 # the modes of files in a package are not those of somebody's shell
 export SOURCE_DATE_EPOCH
@@ -40,7 +40,7 @@ source scripts/apt.sh
 export_tree() {
 	rm -rf "$1"
 	mkdir -p "$1"
-	if git rev-parse --git-dir >/dev/null 2>&1; then
+	if [[ $(git rev-parse --show-toplevel 2>/dev/null) == "$PWD" ]]; then
 		git ls-files -z --cached --others --exclude-standard |
 			tar --create --null --files-from=- --ignore-failed-read 2>/dev/null |
 			tar --extract --directory="$1"

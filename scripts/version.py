@@ -165,8 +165,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="scripts.version", description=__doc__.split("\n")[0])
     parser.add_argument("--debian", action="store_true", help="as the Debian package has it")
     parser.add_argument("--of", metavar="VERSION", help="this version, not the checkout's")
+    parser.add_argument("--time", action="store_true", help="the time of the commit instead")
     parser.add_argument("--write", metavar="TREE", type=Path, help="write it into a copy")
     args = parser.parse_args()
+    if args.time:
+        commit = commit_of(ROOT)
+        sys.exit(1) if commit is None else print(commit.committed_s)
+        return
     try:
         version = args.of or of(ROOT)
     except VersionError as error:
