@@ -9,6 +9,7 @@ import socket
 import struct
 import threading
 import time
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -144,6 +145,79 @@ class Arrivals:
         """Return the longest time without an arrival since a time."""
         times = [when for when in self.times if when >= since_ns]
         return max((after - before for before, after in pairwise(times)), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """What became of numbered datagrams; the gap is the longest time without one."""
+
+    sent: int
+    lost: int
+    doubled: int
+    overtaken: int
+    gap_ns: int
+
+
+class Datagrams:
+    """Numbered datagrams between two hosts at a fixed rate, whatever becomes of them."""
+
+    def __init__(
+        self, running: Any, source: str, target: str, address: str, *, rate: int = 500
+    ) -> None:
+        self._receiver = open_in(running.namespace(target), address, socket.SOCK_DGRAM)
+        self._receiver.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, 64 << 20)
+        self._receiver.bind((address, 0))
+        self._receiver.settimeout(0.1)
+        self._sender = open_in(running.namespace(source), address, socket.SOCK_DGRAM)
+        self._sender.connect(self._receiver.getsockname()[:2])
+        self._pause_s = 1 / rate
+        self._stop, self._over = threading.Event(), threading.Event()
+        self._numbers: list[int] = []
+        self._times: list[int] = []
+        self._sent = 0
+        self._threads = [threading.Thread(target=work, daemon=True)
+                         for work in (self._send, self._receive)]  # fmt: skip
+        for thread in self._threads:
+            thread.start()
+
+    def _send(self) -> None:
+        due = time.monotonic()
+        while not self._stop.is_set():
+            self._sender.send(self._sent.to_bytes(4, "big") + bytes(996))
+            self._sent += 1
+            due = max(due + self._pause_s, time.monotonic() - 0.1)
+            time.sleep(max(0.0, due - time.monotonic()))
+
+    def _receive(self) -> None:
+        while True:
+            try:
+                data = self._receiver.recv(2048)
+            except TimeoutError:
+                if self._over.is_set():
+                    return
+                continue
+            self._times.append(time.monotonic_ns())
+            self._numbers.append(int.from_bytes(data[:4], "big"))
+
+    def finish(self, within_s: float = 5.0) -> Arrived:
+        """End them, wait for the last ones at most this long, and count."""
+        self._stop.set()
+        self._threads[0].join()
+        deadline = time.monotonic() + within_s
+        while len(set(self._numbers)) < self._sent and time.monotonic() < deadline:
+            time.sleep(0.01)
+        self._over.set()
+        self._threads[1].join()
+        self._sender.close()
+        self._receiver.close()
+        numbers = self._numbers
+        return Arrived(
+            sent=self._sent,
+            lost=self._sent - len(set(numbers)),
+            doubled=len(numbers) - len(set(numbers)),
+            overtaken=sum(after < before for before, after in pairwise(numbers)),
+            gap_ns=max((b - a for a, b in pairwise(self._times)), default=0),
+        )
 
 
 def transfer(running: Any, source: str, target: str, address: str, size: int = 4 << 20) -> None:

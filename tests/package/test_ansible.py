@@ -23,7 +23,16 @@ from cli.lab import lab, processes
 from mrcd.fabric import description
 from mrcd.linux import netns
 from rigs.lab_hosts import eventually
-from tests.package.conftest import ROOT
+from rigs.running_lab import RunningLab
+from rigs.traffic import Datagrams, Stream
+from tests.package.conftest import (
+    ARM64_DEB,
+    DEB,
+    DEB_VERSION,
+    NEWER_DEB_VERSION,
+    ROOT,
+)
+from tests.package.releases import OLD, Repository
 from tests.package.test_boot import SPAWN, Machine
 
 ROLE = ROOT / "packaging" / "ansible"
@@ -57,8 +66,10 @@ rm -rf {scratch}/root/etc/mrcd {scratch}/root/var/cache/mrcd
 class Fleet:
     """Two booted machines, and an inventory of them."""
 
-    def __init__(self, folder: Path, machines: dict[str, Machine], deb: Path) -> None:
-        self.folder, self.machines, self.deb = folder, machines, deb
+    def __init__(
+        self, folder: Path, machines: dict[str, Machine], deb: Path, running: RunningLab
+    ) -> None:
+        self.folder, self.machines, self.running = folder, machines, running
         self.variables: dict[str, Any] = {
             "ansible_connection": "ssh",
             "ansible_ssh_executable": str(ROOT / "tests" / "package" / "fleet_ssh.sh"),
@@ -138,11 +149,12 @@ def fleet(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[F
     if shutil.which("ansible-playbook", path=PATH) is None:
         pytest.skip("ansible-core is not installed: pip install 'mrcd[fleet]'")
     name, folder = f"f{os.getpid()}", tmp_path_factory.mktemp("fleet")
-    lab.up(description.generate(name=name, planes=2), daemons=False, insecure=True)
+    fabric = description.generate(name=name, planes=2)
+    lab.up(fabric, daemons=False, insecure=True)
     try:
         with contextlib.ExitStack() as stack:
             machines = {host: stack.enter_context(booted(name, host, folder)) for host in HOSTS}
-            yield Fleet(folder, machines, package)
+            yield Fleet(folder, machines, package, RunningLab(fabric))
     finally:
         lab.down(name)
 
@@ -209,3 +221,81 @@ def test_a_host_that_is_not_healthy_ends_the_roll_out(fleet: Fleet) -> None:
         assert "survey_pps = 50" not in fleet.run("h2", "cat /etc/mrcd/mrcd.toml")
     finally:
         fleet.run("h1", "ip link set plane1 up")
+
+
+# ---- other versions
+
+
+@pytest.fixture(scope="module")
+def versions(fleet: Fleet, repository: Repository) -> Iterator[dict[str, str]]:
+    """Return the variables by which the fleet takes its packages from the repository."""
+    with repository.served(*map(fleet.running.namespace, HOSTS)) as uri:
+        yield {
+            "mrcd_deb": "",
+            "mrcd_repository": uri,
+            "mrcd_repository_key": str(repository.key),
+        }
+
+
+def installed(fleet: Fleet) -> list[str]:
+    return [fleet.run(host, "dpkg-query -W -f '${Version}' mrcd") for host in HOSTS]
+
+
+def test_a_fleet_under_load_goes_back_and_forth(
+    fleet: Fleet, versions: dict[str, str], record_property: Any
+) -> None:
+    """To the last package of 0.1, to the newest one, and to that of a file, which is older."""
+    wanted = [
+        (versions | {"mrcd_version": OLD}, OLD),
+        (versions | {"mrcd_version": "latest"}, NEWER_DEB_VERSION),
+        ({"mrcd_deb": str(DEB), "mrcd_version": DEB_VERSION}, DEB_VERSION),
+    ]
+    streams = [
+        Stream(fleet.running, *ends).start()
+        for ends in (("h1", "h2", "10.99.0.2"), ("h2", "h1", "10.99.0.1"))
+    ]
+    datagrams = Datagrams(fleet.running, "h1", "h2", "10.99.0.2", rate=200)
+    for variables, version in wanted:
+        said = fleet.play("--extra-vars", json.dumps(variables))
+        assert installed(fleet) == [version] * 2, said
+        record_property(version, said[said.index("PLAY RECAP") :])
+    for stream in streams:
+        stream.progress(1 << 20, 30)
+        stream.finish(30)
+    arrived = datagrams.finish()
+    record_property("datagrams", str(arrived))
+    assert (arrived.lost, arrived.doubled, arrived.overtaken) == (0, 0, 0), arrived
+    assert fleet.changed(said)["h1"] > 0
+
+
+def test_the_version_that_is_there_changes_nothing(fleet: Fleet, versions: dict[str, str]) -> None:
+    assert installed(fleet) == [DEB_VERSION] * 2
+    assert fleet.changed(fleet.play("--extra-vars", json.dumps({"mrcd_deb": str(DEB)}))) == {
+        "h1": 0, "h2": 0
+    }  # fmt: skip
+    pinned = json.dumps(versions | {"mrcd_version": DEB_VERSION})
+    fleet.play("--extra-vars", pinned)
+    assert fleet.changed(fleet.play("--extra-vars", pinned)) == {"h1": 0, "h2": 0}
+    said = fleet.run("h1", "apt-get -q --simulate upgrade")
+    assert "Inst mrcd" not in said, "it stays at the version that is wanted"
+
+
+@pytest.mark.parametrize(
+    ("variables", "reason"),
+    [
+        ({"mrcd_version": "9.9"}, f"There is no mrcd 9.9 for this host: .* {DEB_VERSION}, {OLD}"),
+        ({"mrcd_deb": str(ARM64_DEB)}, "for arm64; this host is amd64"),
+        ({"mrcd_deb": str(DEB), "mrcd_version": OLD}, f"wanted is mrcd {OLD}"),
+        ({"mrcd_health_tries": "often"}, "mrcd_health_tries"),
+    ],
+    ids=["no such version", "another architecture", "another file", "no number"],
+)
+def test_what_cannot_be_is_said(
+    fleet: Fleet, versions: dict[str, str], variables: dict[str, str], reason: str
+) -> None:
+    """On the first host, and before anything is changed."""
+    said = fleet.play("--extra-vars", json.dumps(versions | variables), check=False)
+    found = re.escape(reason).replace(r"\.\*", ".*").replace(r"\ ", " ")
+    assert re.search(found, " ".join(said.split())), said
+    assert fleet.changed(said) in ({"h1": 0}, {"h1": 0, "h2": 0})
+    assert installed(fleet) == [DEB_VERSION] * 2
