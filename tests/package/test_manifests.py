@@ -9,9 +9,12 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import jinja2
 import pytest
 
+from mrcd.config import config
 from tests.package.conftest import ROOT
 
 PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
@@ -72,6 +75,35 @@ def test_ansible__the_example_inventory_makes_a_fabric_file(ansible: Path) -> No
 @pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda file: file.name)
 def test_kubernetes__manifest_has_only_members_of_the_schema(manifest: Path, version: str) -> None:
     run("kubernetes-validate", "--strict", "-k", version, str(manifest), folder=ROOT)
+
+
+NETWORK: dict[str, Any] = {
+    "mrcd_name": "h1",
+    "mrcd_fabric": "",
+    "mrcd_interfaces": "",
+    "mrcd_secret": "",
+    "mrcd_private_key": False,
+    "mrcd_settings": {
+        "plane": [{"interface": "eth1"}, {"interface": "eth2"}],
+        "mrc0": {"addresses": ["10.99.0.1/24"]},
+        "peer": [
+            {"name": name, "endpoints": [f"10.1.0.{n}", f"10.2.0.{n}"], "allowed": [f"10.99.0.{n}"]}
+            for n, name in enumerate(("h2", "h3"), 2)
+        ],
+    },
+}
+"""Variables of a host on a network without a fabric."""
+
+
+def test_ansible__a_host_without_a_fabric_file_is_configured(tmp_path: Path) -> None:
+    environment = jinja2.Environment(trim_blocks=True, undefined=jinja2.StrictUndefined)
+    environment.filters["to_json"] = json.dumps
+    template = PACKAGING / "ansible" / "roles" / "mrcd" / "templates" / "mrcd.toml.j2"
+    file = tmp_path / "mrcd.toml"
+    file.write_text(environment.from_string(template.read_text()).render(NETWORK))
+    settings = config.load(file)
+    assert [peer.name for peer in settings.peers] == ["h2", "h3"]
+    assert len(settings.interfaces) == 2
 
 
 GATE = """\

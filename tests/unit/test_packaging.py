@@ -82,6 +82,29 @@ def test_the_example_configuration_is_good() -> None:
     assert settings.peers
 
 
+# ---- Ansible
+
+
+ROLE = PACKAGING / "ansible" / "roles" / "mrcd"
+PLAYBOOK_ONLY = {"mrcd_serial"}
+
+
+def test_every_variable_of_the_role_is_explained_and_has_a_default() -> None:
+    specs = yaml.safe_load((ROLE / "meta" / "argument_specs.yml").read_text())
+    options = specs["argument_specs"]["main"]["options"]
+    defaults = yaml.safe_load((ROLE / "defaults" / "main.yml").read_text())
+    assert options.keys() == defaults.keys()
+    assert all(option["description"] and option["type"] for option in options.values())
+    files = [
+        file for folder in ("tasks", "templates", "handlers") for file in (ROLE / folder).iterdir()
+    ]
+    text = "".join(file.read_text() for file in [*files, PACKAGING / "ansible" / "site.yml"])
+    used = set(re.findall(r"\bmrcd_\w+", text))
+    # What tasks register, or define for themselves in `vars`.
+    own = set(re.findall(r"(?:register: |^ +)(mrcd_\w+)(?::|$)", text, re.MULTILINE))
+    assert used - own - PLAYBOOK_ONLY == options.keys()
+
+
 # ---- containers
 
 
