@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import random
 import socket
@@ -183,7 +184,8 @@ class Datagrams:
     def _send(self) -> None:
         due = time.monotonic()
         while not self._stop.is_set():
-            self._sender.send(self._sent.to_bytes(4, "big") + bytes(996))
+            with contextlib.suppress(OSError):  # no route while mrc0 is made anew: it is lost
+                self._sender.send(self._sent.to_bytes(4, "big") + bytes(996))
             self._sent += 1
             due = max(due + self._pause_s, time.monotonic() - 0.1)
             time.sleep(max(0.0, due - time.monotonic()))

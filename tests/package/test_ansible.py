@@ -47,7 +47,9 @@ BOOT = (
 set -e
 mount -t tmpfs scratch {scratch}
 mkdir {scratch}/upper {scratch}/work {scratch}/root {scratch}/bpf
-mount -t overlay -o lowerdir=/,upperdir={scratch}/upper,workdir={scratch}/work copy {scratch}/root
+mount -t overlay -o lowerdir={lower},upperdir={scratch}/upper,workdir={scratch}/work copy \
+    {scratch}/root
+mkdir -p {scratch}/root{checkout}
 mount -t bpf -o mode=700 bpf {scratch}/bpf
 # What the package depends on, and this machine may lack: a package without content stands for it.
 mount -t tmpfs run {scratch}/root/run
@@ -55,7 +57,7 @@ mkdir -p {scratch}/udev/DEBIAN
 printf 'Package: udev\\nVersion: 999\\nArchitecture: all\\nMaintainer: x\\nDescription: x\\n' \
     >{scratch}/udev/DEBIAN/control
 dpkg-deb --build {scratch}/udev {scratch}/root/run/udev.deb >&2
-chroot {scratch}/root sh -c 'dpkg-query -W udev >/dev/null 2>&1 || dpkg --install /run/udev.deb' >&2
+chroot {scratch}/root sh -c 'dpkg -s udev >/dev/null 2>&1 || dpkg --install /run/udev.deb' >&2
 umount {scratch}/root/run
 rm -rf {scratch}/root/etc/mrcd {scratch}/root/var/cache/mrcd
 """
@@ -120,12 +122,13 @@ class Fleet:
 
 @contextlib.contextmanager
 def booted(name: str, host: str, folder: Path) -> Iterator[Machine]:
-    """Boot a copy of this machine in place of a lab's host."""
+    """Boot a copy of this machine, or of the system in MRCD_TEST_ROOT, as a lab's host."""
     scratch = folder / host
     scratch.mkdir()
     script = BOOT.format(
-        scratch=scratch, checkout=ROOT, name=f"{name}{host}", netns=netns.path(f"{name}-{host}")
-    )
+        scratch=scratch, checkout=ROOT, name=f"{name}{host}", netns=netns.path(f"{name}-{host}"),
+        lower=os.environ.get("MRCD_TEST_ROOT", "/"),
+    )  # fmt: skip
     log = folder / f"{host}.console"
     with log.open("wb") as console:
         process = subprocess.Popen(

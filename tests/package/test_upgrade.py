@@ -2,7 +2,8 @@
 """Test upgrades and downgrades of a pair under traffic, by apt from a signed repository.
 
 The packages are real: the last one of 0.1, that of this checkout, and one as if of a later commit.
-Both hosts are copies of this machine that systemd has booted.
+Both hosts are copies of this machine that systemd has booted. With MRCD_TEST_ROOT=FOLDER they are
+copies of the system there, which debootstrap has made of another Debian.
 """
 
 from __future__ import annotations
