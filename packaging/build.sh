@@ -40,7 +40,7 @@ source scripts/apt.sh
 export_tree() {
 	rm -rf "$1"
 	mkdir -p "$1"
-	if [[ $(git rev-parse --show-toplevel 2>/dev/null) == "$PWD" ]]; then
+	if [[ -e .git ]]; then
 		git ls-files -z --cached --others --exclude-standard |
 			tar --create --null --files-from=- --ignore-failed-read 2>/dev/null |
 			tar --extract --directory="$1"

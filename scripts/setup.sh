@@ -10,10 +10,13 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 PACKAGES=(
+	apt-utils # apt repositories of the package
 	ca-certificates
 	containernetworking-plugins # make the network of the pods in a test
 	ethtool
 	gcc
+	gpg # signs them
+	gpg-agent
 	iperf3
 	iproute2
 	iputils-ping

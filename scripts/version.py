@@ -102,10 +102,14 @@ def commit_of(root: Path) -> Commit | None:
 
 
 def _checked_out(root: Path) -> Commit | None:
-    top = _git(root, "rev-parse", "--show-toplevel")
     # A tree without git may be unpacked inside of another project's checkout.
-    if top is None or Path(top.strip()).resolve() != root.resolve():
+    if not (root / ".git").exists():
         return None
+    if _git(root, "rev-parse", "--show-toplevel") is None:
+        raise VersionError(
+            f"git cannot read the checkout {root}: see `git -C {root} status`. Install git, or, if "
+            f"the checkout is another user's, `git config --global --add safe.directory {root}`"
+        )
     found = _git(root, "log", "-1", "--format=%H %ct")
     if found is None:
         return None
@@ -168,15 +172,16 @@ def main() -> None:
     parser.add_argument("--time", action="store_true", help="the time of the commit instead")
     parser.add_argument("--write", metavar="TREE", type=Path, help="write it into a copy")
     args = parser.parse_args()
-    if args.time:
-        commit = commit_of(ROOT)
-        sys.exit(1) if commit is None else print(commit.committed_s)
-        return
     try:
+        commit = commit_of(ROOT) if args.time else None
         version = args.of or of(ROOT)
     except VersionError as error:
         sys.exit(f"version: {error}")
-    if args.write:
+    if args.time:
+        if commit is None:
+            sys.exit("version: no commit is known here")
+        print(commit.committed_s)
+    elif args.write:
         write(args.write, version)
     else:
         print(debian(version) if args.debian else version)

@@ -145,6 +145,16 @@ def test_a_copy_without_git_says_the_next_release(tree: Path, tmp_path: Path) ->
     assert version.of(tree) == "0.2.0.dev0"
 
 
+def test_a_checkout_that_git_refuses_is_named(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise all its builds would have one version."""
+    (tree / ".git" / "HEAD").write_text("nothing\n")
+    with pytest.raises(VersionError, match="git cannot read the checkout"):
+        version.of(tree)
+    monkeypatch.setenv("PATH", str(tree))
+    with pytest.raises(VersionError, match="Install git"):
+        version.of(tree)
+
+
 def test_a_build_says_its_version(tree: Path) -> None:
     version.write(tree, "0.2.0.dev20261130005320+g098a4d8f")
     text = (tree / version.SOURCE).read_text()
