@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import os
+import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from mrcd import __version__
@@ -37,6 +38,7 @@ from mrcd.report.live import Live
 from mrcd.running import Running
 from mrcd.service.log import current_level
 from mrcd.survey.cables import CabledLayout
+from mrcd.survey.inference import Fault
 from mrcd.survey.pairsurvey import PairSurvey
 from mrcd.wire.abi import COUNTERS
 
@@ -80,7 +82,7 @@ class StatusReport(Live):
                 *peers.warnings(engine),
                 *self._running.admitted.warnings,
                 *self._running.discovering.warnings(),
-                *_cables(engine),
+                *_fault_map(engine, found.planes),
                 *(f"plane {k}: {text}" for k, text in sorted(_short(engine).items())),
                 *unforwarded(config.mrc0.routed, kernel.forwarding()),
             ],
@@ -222,18 +224,39 @@ def unforwarded(routed: Sequence[Prefix], forwards: Mapping[int, bool]) -> list[
     return found
 
 
-def _cables(engine: Engine) -> list[str]:
-    """Return what is wrong with cables and hosts, where hosts do not share all networks."""
+def _fault_map(engine: Engine, planes: Collection[int]) -> list[str]:
+    """Return what is at fault between hosts without a fabric file, beyond what `planes` say.
+
+    Where hosts are cabled without sharing all networks, all that is named: it concerns all of them.
+    """
     survey = engine.survey
-    if not isinstance(survey, PairSurvey) or not isinstance(survey.matrix.layout, CabledLayout):
+    if not isinstance(survey, PairSurvey):
         return []
     named = [each.fault for each in survey.list.named]
+    if not isinstance(survey.matrix.layout, CabledLayout):
+        named = own_deaths(named, engine.config.host.name, planes)
     lines = [
         f"fault map: {fault.element.name} {_WORDS[fault.kind]}" for fault in named[:FAULTS_MAX]
     ]
     if len(named) > FAULTS_MAX:
         lines.append(f"fault map: {len(named) - FAULTS_MAX} more, see `mrcctl fault list`")
     return lines
+
+
+def own_deaths(named: Iterable[Fault], host: str, planes: Collection[int]) -> list[Fault]:
+    """Return what is dead at this host's NICs or between them and others, except on these planes.
+
+    What a host sends may arrive while nothing arrives of what it is sent: its own planes are well
+    then, and only the others' say that they are not.
+    """
+    own = re.compile(rf"(?:^|\s){re.escape(host)}:")
+    return [
+        fault
+        for fault in named
+        if fault.kind == "dead"
+        and fault.element.plane not in planes
+        and own.search(fault.element.name)
+    ]
 
 
 FAULTS_MAX = 8
