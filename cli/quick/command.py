@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import secrets
 import shutil
@@ -25,7 +26,7 @@ from cli.console.exits import DEGRADED, CommandError, NoSuchObject, NotPermitted
 from cli.console.options import HELP_NAMES, json_option
 from cli.console.render import print_json
 from cli.quick import undoing
-from mrcd.model import Status
+from mrcd.model import PeerInfo, Status
 
 if TYPE_CHECKING:
     from cli.quick.credentials import Credentials
@@ -38,6 +39,8 @@ TOLD_S = 5.0
 """After this time it is said what mrcd waits for."""
 REFUSALS = (" does not take this host: ", "this host may not join: ", ": this host and one at ")
 """By one of these, status says that waiting is of no use."""
+INTRODUCED = 4
+"""The most other hosts that are listed with their addresses."""
 SAVED = ("mrcd.toml", "fabric.secret", "membership.json")
 """The files that are of use to the service."""
 
@@ -166,6 +169,8 @@ def up(
             f"{error}; everything is down again. The end of its log:\n{end}"
         ) from None
     click.echo(f"{own}: mrc0 has {', '.join(given)}", err=True)
+    with contextlib.suppress(CommandError), Client(where.socket) as client:
+        click.echo(introduction(client.peers()["peers"]), err=True, nl=False)
 
 
 @quick.command("status")
@@ -538,6 +543,19 @@ def _start(
                 told = waiting
                 click.echo(f"waiting: {waiting}", err=True)
             time.sleep(0.1)
+
+
+def introduction(peers: Sequence[PeerInfo]) -> str:
+    """Return lines that say how each of the others can be reached, or where all of them are."""
+    if not peers:
+        return "No other host is here yet; `mrcctl peer list` shows those that come\n"
+    if len(peers) > INTRODUCED:
+        return f"{len(peers)} others are here: `mrcctl peer list`\n"
+    return "".join(
+        f"{peer.name} is here: ping {peer.addresses[0].partition('/')[0]}\n"
+        for peer in sorted(peers, key=lambda peer: peer.name)
+        if peer.addresses
+    )
 
 
 def _waiting(now: Status, peers: int, began_s: float, seeded: bool) -> str:

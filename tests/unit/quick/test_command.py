@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import os
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from cli.console import exits
-from cli.quick import undoing
+from cli.quick import files, undoing
+from cli.quick.command import introduction
+from mrcd.model import PeerInfo
 from rigs.control_double import FakeSource, serving
 from tests.unit.command_line import run
 
@@ -72,3 +75,21 @@ def test_save__leaves_no_moment_in_which_others_can_read_the_secret(
     assert stat.S_IMODE((etc / "mrcd.toml").stat().st_mode) == 0o644
     assert (etc / "fabric.secret").read_text() == "secret\n"
     assert not [path for path in etc.iterdir() if path.name.startswith(".")]
+
+
+def known(*names: str) -> list[PeerInfo]:
+    """Return peers of these names, each with the addresses that `quick up` gives it."""
+    (some, *_) = FakeSource().peers()
+    return [
+        replace(some, name=name, addresses=[f"{address.partition('/')[0]}/32" for address in given])
+        for name, given in ((name, files.addresses_of(name)) for name in names)
+    ]
+
+
+def test_up__says_where_the_others_are() -> None:
+    """The reader need not look on the other machine for an address to ping."""
+    assert introduction(known("b", "a")) == (
+        "a is here: ping 10.99.57.29\nb is here: ping 10.99.254.115\n"
+    )
+    assert introduction(known("a", "b", "c", "d", "e")) == "5 others are here: `mrcctl peer list`\n"
+    assert "No other host is here yet" in introduction([])
