@@ -129,6 +129,8 @@ class _Search:
         both = zip(self._sockets, self._discovery.nics, strict=True)
         if dark := [nic for sock, nic in both if not has_carrier(sock, nic)]:
             why += f"; {', '.join(dark)}: no carrier, as without a cable or an end that is up"
+        elif not self._discovery.hosts and not self._strangers:
+            why += "; if routers are in between, name an address of one host's NICs on all: --seed"
         return why
 
     def _say(self) -> None:

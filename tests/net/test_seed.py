@@ -100,6 +100,14 @@ def test_hosts_join_by_any_member_and_leave(make: Make, version: int, one: bool)
     complete(cluster, "ab")
 
 
+def test_who_forgets_the_seed_is_told(make: Make) -> None:
+    cluster = make()
+    code, _out, error = finished(cluster.up("a", "eth1", "eth2", more=("--wait", "4")))
+    assert code == 1
+    assert "no other host is heard on eth1 or eth2; if routers are in between" in error
+    assert error.rstrip().endswith("--seed")
+
+
 def test_planes_are_matched_by_what_is_heard(make: Make) -> None:
     """One host names its NICs in the other order."""
     cluster = make()
