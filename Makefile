@@ -14,7 +14,7 @@ ARCH := $(shell dpkg --print-architecture 2>/dev/null || echo amd64)
 # Tests start daemons and commands hundreds of times: each would compile its Python modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup setup-bench test test-unit test-bpf test-net test-net-alone test-net-beside test-package lint format docs man demo bench bench-quick bench-transport bench-paper soak wheel deb sbom release apt-repo lock check-vm check-readme clean
+.PHONY: help setup setup-bench test test-unit test-bpf test-net test-net-alone test-net-beside test-package lint format docs man demo bench bench-quick bench-transport bench-paper soak wheel deb image sbom release apt-repo lock check-vm check-readme clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -90,6 +90,9 @@ wheel: setup ## build dist/mrcd-VERSION-py3-none-any.whl, with the BPF sources
 
 deb: setup ## build dist/mrcd_VERSION_ARCH.deb for Debian 12 and 13; ARCH=arm64, or ARCH="amd64 arm64"
 	packaging/build.sh deb $(ARCH)
+
+image: deb ## build the container image mrcd:VERSION with podman; BASE, REGISTRY: see packaging/image.sh (as root)
+	packaging/image.sh $(ARGS)
 
 sbom: deb ## list the package's contents and dependencies as CycloneDX in dist/
 	$(PYTHON) packaging/sbom.py $(ARCH)

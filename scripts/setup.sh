@@ -22,11 +22,14 @@ PACKAGES=(
 	iputils-ping
 	libc6-dev
 	lintian # the test of the Debian package
+	mmdebstrap # makes the base of the container image in its test
 	nftables # rules between hosts, in tests of networks that lose data
+	podman # the test of the container image; 13 MB to fetch, 40 MB
 	python3-bpfcc # bcc; PyPI's package of that name is something else
 	python3-cryptography
 	python3-venv
 	ruby # the test of the Vagrantfile
+	runc # runs its containers whatever cgroups the machine has
 	rsync # a real application's traffic in the benchmarks
 	systemd           # systemd-analyze, for the tests of the units
 	systemd-container # systemd-nspawn boots them
@@ -51,12 +54,17 @@ BENCH_PACKAGES=(
 	ucx-utils
 )
 # Units that come with them, and that would listen on all addresses, watch the host's disks, or fail
-# with a kernel without NFS. The recipes run their own servers.
+# with a kernel without NFS. The recipes run their own servers. Those of podman would serve its API
+# and start containers at boot.
 IDLE_UNITS=(
 	ceph-crash.service
 	nfs-client.target
 	nfs-ganesha-lock.service
 	nfs-ganesha.service
+	podman-auto-update.timer
+	podman-restart.service
+	podman.service
+	podman.socket
 	rpcbind.service
 	rpcbind.socket
 	smartmontools.service
@@ -78,6 +86,8 @@ source scripts/apt.sh
 # had before stay as they are.
 apt_install_idle() {
 	local unit status=0 units=()
+	[[ -n $(missing "$@") ]] || return 0
+	need_root "installing packages"
 	apt_install systemd # systemctl
 	for unit in "${IDLE_UNITS[@]}"; do
 		[[ -e /lib/systemd/system/$unit ]] || units+=("$unit")
@@ -195,8 +205,7 @@ if [[ -e $STAMP && $(<"$STAMP") == "$(fingerprint)" && -z $(missing "${PACKAGES[
 	exit 0
 fi
 command -v apt-get >/dev/null || die "no apt-get: this script supports only Debian and Ubuntu"
-[[ ${1:-} != bench ]] || apt_install_idle "${BENCH_PACKAGES[@]}"
-apt_install "${PACKAGES[@]}"
+apt_install_idle "${PACKAGES[@]}"
 install_headers
 make_venv
 take_promtool

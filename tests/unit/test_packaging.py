@@ -9,12 +9,14 @@ import re
 import subprocess
 import sys
 import tomllib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from packaging.requirements import Requirement
+from packaging.version import Version
 
 from mrcd.config import config
 from mrcd.service import capabilities
@@ -155,35 +157,171 @@ def test_the_host_lends_for_reading(place: str) -> None:
     assert read_only
 
 
-@pytest.mark.parametrize(("node", "name"), [("node1", "node1"), ("Node2.example.com", "node2")])
-def test_one_map_configures_every_node(tmp_path: Path, node: str, name: str) -> None:
-    """Run the script of the init container on the map, in folders in the place of its mounts."""
+@dataclass
+class Node:
+    """A node's init container: its script in folders in the place of its mounts."""
+
+    root: Path
+    name: str = "node1"
+    address: str = "192.0.2.1"
+
+    def __post_init__(self) -> None:
+        for folder in self.folders.values():
+            folder.mkdir(exist_ok=True)
+        for file, text in CONFIG_MAP["data"].items():
+            self.write(file, text)
+
+    @property
+    def folders(self) -> dict[str, Path]:
+        names = {"/shared": "shared", "/secret": "secret", "/keys": "keys", "/etc/mrcd": "made"}
+        return {place: self.root / name for place, name in names.items()}
+
+    @property
+    def made(self) -> Path:
+        return self.folders["/etc/mrcd"]
+
+    def write(self, file: str, text: str) -> None:
+        """Have the config map hold a file."""
+        (self.folders["/shared"] / file).write_text(text)
+
+    def start(self) -> subprocess.CompletedProcess[str]:
+        (initial,) = POD["initContainers"]
+        assert {env["name"] for env in initial["env"]} == {"NODE", "ADDRESS"}
+        assert {mount["mountPath"] for mount in initial["volumeMounts"]} == set(self.folders)
+        shell, option, script = initial["command"]
+        for place, folder in self.folders.items():
+            script = re.sub(rf"(?<!\w){place}\b", str(folder), script)
+        for program, module in (("mrcd", "mrcd"), ("mrcctl", "cli")):
+            script, calls = re.subn(
+                rf"(?<=[ (]){program} (?=--config|key)|^{program} ",
+                f"{sys.executable} -m {module} ",
+                script,
+                flags=re.MULTILINE,
+            )
+            assert calls == 1
+        return subprocess.run(
+            [shell, option, script],
+            cwd=ROOT, env=os.environ | {"NODE": self.name, "ADDRESS": self.address},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+
+
+def test_what_the_init_container_makes_is_what_mrcd_reads() -> None:
     (initial,) = POD["initContainers"]
-    for folder, volume in {"shared": {"configMap": {"name": "mrcd"}}, "config": None}.items():
-        (found,) = (each for each in POD["volumes"] if each["name"] == folder)
-        assert volume is None or found == {"name": folder, **volume}
-    places = {mount["mountPath"]: mount for mount in initial["volumeMounts"]}
-    assert places["/etc/mrcd"]["name"] == mounts()["/etc/mrcd"][0]["name"] == "config"
-    shared, secret, made = (tmp_path / each for each in ("shared", "secret", "made"))
-    for folder_ in (shared, secret, made):
-        folder_.mkdir()
-    for file, text in CONFIG_MAP["data"].items():
-        (shared / file).write_text(text)
-    (secret / "fabric.secret").write_text("A" * 43 + "=\n")
-    shell, option, script = initial["command"]
-    for place, folder_ in {"/shared": shared, "/secret": secret, "/etc/mrcd": made}.items():
-        script = script.replace(place, str(folder_))
-    script, commands = re.subn(r"^mrcd ", f"{sys.executable} -m mrcd ", script, flags=re.MULTILINE)
-    assert commands == 1
-    done = subprocess.run(
-        [shell, option, script], cwd=ROOT, env=os.environ | {"NODE": node},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    volumes = {each["name"]: each for each in POD["volumes"]}
+    places = {mount["mountPath"]: mount["name"] for mount in initial["volumeMounts"]}
+    assert volumes[places["/shared"]]["configMap"] == {"name": "mrcd"}
+    assert places["/etc/mrcd"] == mounts()["/etc/mrcd"][0]["name"]
+    assert "hostPath" in volumes[places["/keys"]], "a node keeps its key"
+
+
+@pytest.mark.parametrize(
+    ("node", "name", "address", "listen"),
+    [
+        ("node1", "node1", "192.0.2.1", "192.0.2.1:9971"),
+        ("Node2.example.com", "node2", "2001:db8::2", "[2001:db8::2]:9971"),
+    ],
+)
+def test_one_map_configures_every_node(
+    tmp_path: Path, node: str, name: str, address: str, listen: str
+) -> None:
+    of = Node(tmp_path, node, address)
+    (of.folders["/secret"] / "fabric.secret").write_text("A" * 43 + "=\n")
+    done = of.start()
     assert done.returncode == 0, done.stderr
-    settings = config.load(made / "mrcd.toml")
+    settings = config.load(of.made / "mrcd.toml")
     assert settings.host.name == name
+    assert settings.metrics.listen == listen
     assert len(settings.peers) == 1
-    assert (made / "fabric.secret").stat().st_mode & 0o777 == 0o600
+    assert (of.made / "fabric.secret").stat().st_mode & 0o777 == 0o600
+
+
+def test_each_node_can_have_a_key_of_its_own(tmp_path: Path) -> None:
+    """The first start makes it, shows the public one, and says what is missing in the map."""
+    nodes = []
+    for name in ("node1", "node2"):
+        (tmp_path / name).mkdir()
+        nodes.append(Node(tmp_path / name, name))
+    text = CONFIG_MAP["data"]["mrcd.toml"]
+    words = 'secret_file = "fabric.secret"'
+    assert words in text
+    shown: dict[str, str] = {}
+    for node in nodes:
+        node.write("mrcd.toml", text.replace(words, 'private_key_file = "host.key"'))
+        done = node.start()
+        assert done.returncode == 2
+        assert "public_key: is missing" in done.stderr
+        (shown[node.name],) = re.findall(r"^mrcd/public_key=(\S{43}=)$", done.stdout, re.MULTILINE)
+        assert (node.made / "host.key").stat().st_mode & 0o777 == 0o600
+        assert (node.folders["/keys"] / "host.key").stat().st_mode & 0o777 == 0o600
+        assert [each.name for each in node.folders["/keys"].iterdir()] == ["host.key"]
+    assert len({*shown.values()}) == 2
+    fabric = CONFIG_MAP["data"]["fabric.toml"]
+    for name, key in shown.items():
+        named = f'name = "{name}"\n'
+        assert named in fabric
+        fabric = fabric.replace(named, f'{named}public_key = "{key}"\n')
+    for node in nodes:
+        node.write("fabric.toml", fabric)
+        done = node.start()
+        assert done.returncode == 0, done.stderr
+        assert f"mrcd/public_key={shown[node.name]}\n" in done.stdout, "it keeps its key"
+
+
+KUBECTL = """\
+#!/bin/sh
+mrcd='-l app.kubernetes.io/name=mrcd'
+case "$*" in
+"-n kube-system get pods $mrcd -o jsonpath="*) printf 'node1 mrcd-x\\nnode2 mrcd-y\\n' ;;
+"-n kube-system logs mrcd-"[xy]" -c configuration")
+    printf 'mrcd/public_key=old%s=\\n' "$4"
+    printf 'mrcd/public_key=%s=\\n' "$4"
+    ;;
+"annotate "*) echo "$*" ;;
+*) echo "unexpected: $*" >&2; exit 1 ;;
+esac
+"""
+
+
+def test_public_keys_are_gathered_as_the_page_says(tmp_path: Path) -> None:
+    """With a stand-in for kubectl, which answers nothing but what the page asks."""
+    page = (ROOT / "docs" / "fleet.md").read_text()
+    (typed,) = re.findall(
+        r"^<!-- type on the admin's machine -->\n```\n(.*?)^```", page, re.M | re.S
+    )
+    (tmp_path / "kubectl").write_text(KUBECTL)
+    (tmp_path / "kubectl").chmod(0o755)
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", typed],
+        env=os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [
+        "annotate --overwrite node node1 mrcd/public_key=mrcd-x=",
+        "annotate --overwrite node node2 mrcd/public_key=mrcd-y=",
+    ]
+
+
+def test_metrics_are_where_prometheus_looks() -> None:
+    (port,) = CONTAINER["ports"]
+    number = port["containerPort"]
+    assert port == {"name": "metrics", "containerPort": number, "hostPort": number}
+    found = DAEMONSET["spec"]["template"]["metadata"]["annotations"]
+    assert found == {"prometheus.io/scrape": "true", "prometheus.io/port": str(number)}
+    assert f'listen = "@ADDRESS@:{number}"' in CONFIG_MAP["data"]["mrcd.toml"]
+
+
+def test_the_image_is_pinned() -> None:
+    """By a released version, not a later one than this is; the same for both containers."""
+    images = {each["image"] for each in (CONTAINER, *POD["initContainers"])}
+    (image,) = images
+    name, _, tag = image.partition(":")
+    assert name == "mrcd"
+    assert re.fullmatch(r"\d+\.\d+\.\d+", tag), "a tag that never names another image"
+    of = re.match(r"\d+\.\d+\.\d+", __version__)
+    assert of is not None
+    assert Version(tag) <= Version(of[0])
 
 
 def test_probes_tell_a_degraded_node_from_a_dead_one() -> None:
@@ -223,5 +361,6 @@ def test_the_container_keeps_its_state_where_the_service_does() -> None:
 
 def test_the_image_holds_the_package_and_nothing_from_elsewhere() -> None:
     copied = re.findall(r"^COPY (.+) /tmp/mrcd/$", CONTAINERFILE, re.MULTILINE)
-    assert copied == ["dist/mrcd_*.deb"]
+    assert copied == ["$DEB"]
+    assert "\nARG DEB=mrcd_*.deb\n" in CONTAINERFILE
     assert not re.search(r"\bpip\b|\bcurl\b|\bwget\b", CONTAINERFILE)
