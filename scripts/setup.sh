@@ -148,7 +148,16 @@ install_headers() {
 	headers_ready || die "no usable kernel headers in $MODULES/{build,source} after installing them"
 }
 
-# Use Debian's own interpreter and its packages: bcc exists for no other.
+# Print the versions that .venv may have: of PyPI's packages those that the Debian package carries
+# (packaging/vendor-*.txt), of the rest (packaging/lock.py: OF_DEBIAN) the distribution's own.
+versions() {
+	local python=/usr/bin/python3
+	sed -n 's/^\([^ #]*==[^ ]*\).*/\1/p' "packaging/vendor-$(dpkg --print-architecture).txt"
+	echo "cryptography==$($python -c 'from importlib.metadata import version; print(version("cryptography"))')"
+}
+
+# Use Debian's own interpreter and its packages: bcc exists for no other. A cryptography of .venv's own
+# would hide Debian's, which is what the package runs with.
 make_venv() {
 	/usr/bin/python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
 		die "/usr/bin/python3 is older than 3.11: Debian 12 or Ubuntu 24.04 is needed"
@@ -158,9 +167,13 @@ make_venv() {
 		rm -rf .venv
 		/usr/bin/python3 -m venv --system-site-packages .venv
 	fi
+	if compgen -G '.venv/lib/python3*/site-packages/cryptography' >/dev/null; then
+		.venv/bin/python -m pip uninstall -q -y --root-user-action=ignore cryptography >&2
+	fi
 	say "pip install -e '.[dev]'"
+	versions >.venv/versions.txt
 	.venv/bin/python -m pip install -q --disable-pip-version-check --root-user-action=ignore \
-		-e '.[dev]' >&2
+		-c .venv/versions.txt -e '.[dev]' >&2
 	.venv/bin/python -c 'import bcc' || die ".venv cannot import bcc although python3-bpfcc is there"
 }
 
@@ -186,7 +199,8 @@ take_promtool() {
 # was moved does not work.
 fingerprint() {
 	{
-		cat pyproject.toml scripts/setup.sh scripts/apt.sh
+		cat pyproject.toml scripts/setup.sh scripts/apt.sh packaging/vendor-*.txt
+		dpkg-query -W -f '${Version}\n' python3-cryptography 2>/dev/null || true
 		echo "$KERNEL" "$PWD"
 		/usr/bin/python3 --version
 	} | sha256sum

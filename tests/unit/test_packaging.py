@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import os
 import re
 import subprocess
 import sys
 import tomllib
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +53,7 @@ def test_the_lock_has_every_dependency() -> None:
     for requirement in map(Requirement, project["dependencies"]):
         name = requirement.name.lower()
         if name in ast.literal_eval(of_debian[1]):
-            assert f" python3-{name},\n" in control
+            assert f" python3-{name} ({requirement.specifier}),\n" in control.replace(">= ", ">=")
             assert name not in versions
             continue
         assert name in versions, f"{name} is not in packaging/vendor-*.txt: run `make lock`"
@@ -76,6 +78,28 @@ def test_the_version_is_in_one_file() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert "version" in project["project"]["dynamic"]
     assert project["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "mrcd.__version__"}
+
+
+def test_tests_use_what_the_package_carries() -> None:
+    """On each Debian, tests run with the versions of PyPI's packages that are in the package."""
+    wanted = locked("amd64")
+    assert {name: metadata.version(name) for name in wanted} == wanted, "run `make setup`"
+
+
+@pytest.mark.parametrize("name", ["cryptography", "bcc"])
+def test_tests_use_debians_own_where_the_package_does(name: str) -> None:
+    ours = importlib.util.find_spec(name)
+    assert ours is not None
+    assert ours.origin is not None
+    assert not Path(ours.origin).is_relative_to(sys.prefix), "run `make setup`"
+
+
+def test_the_oldest_debian_has_what_is_needed() -> None:
+    """Debian 12's cryptography is the oldest that the package runs with, and is not too old."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    (needed,) = (r for r in map(Requirement, project["dependencies"]) if r.name == "cryptography")
+    assert needed.specifier.contains("38.0.4")
+    assert not needed.specifier.contains("37.0.4")
 
 
 def test_the_example_configuration_is_good() -> None:
