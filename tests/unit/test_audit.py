@@ -111,3 +111,13 @@ def test_newer_version_of_debian_is_named() -> None:
 
 def test_packages_of_debian_are_those_of_the_control_file() -> None:
     assert {"iproute2", "python3-cryptography", "python3-bpfcc"} <= set(audit.of_debian())
+
+
+def test_reports_need_no_mailbox() -> None:
+    """The procedure names no address that takes no mail, and says what comes back."""
+    text = (ROOT / "docs" / "security.md").read_text().partition("## Reporting")[2]
+    assert "@" not in text
+    assert "://" not in text
+    for word in ("mrcctl --version", "days", '"Security"', "newest release"):
+        assert word in text
+    assert "docs/security.md#reporting" in (ROOT / "SECURITY.md").read_text()
