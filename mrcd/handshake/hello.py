@@ -21,11 +21,16 @@ from dataclasses import dataclass, field, fields
 from ipaddress import ip_address
 from typing import Any, Final
 
+import msgspec
+
+from mrcd.handshake.datagram import NO_MESSAGE
+
 MAGIC: Final = b"MRCr"
 TAG_BYTES: Final = 16
 NICS_MAX: Final = 8
 _NAME_MAX, _INNER_MAX, _WHY_MAX = 31, 8, 300
 _SHOWN_MAX = 1024
+_WORD_MAX = (1 << 64) - 1
 HOSTS_MAX: Final = 64
 """The most hosts that one Hello speaks of, and the most that one tells of."""
 TOLD_BYTES: Final = 24_000
@@ -183,12 +188,12 @@ def _masks(pairs: Iterable[Pair]) -> list[Pair]:
 
 
 def _pairs(masks: Iterable[Pair]) -> tuple[Pair, ...]:
-    return tuple(sorted(
+    return tuple(sorted({
         (own, other)
         for owns, others in masks
         for own in _bits(int(owns))
         for other in _bits(int(others))
-    ))  # fmt: skip
+    }))  # fmt: skip
 
 
 def _bits(mask: int) -> list[int]:
@@ -203,8 +208,9 @@ def decode(datagram: bytes, key: bytes) -> Hello:
     if not hmac.compare_digest(tag, _tag(key, body)):
         raise BadHello("its host has another secret, or none")
     try:
-        return _hello(json.loads(body))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        # Unlike json, msgspec reads neither infinity nor half a character (a lone surrogate).
+        return _hello(msgspec.json.decode(body))
+    except (*NO_MESSAGE, ValueError, TypeError, KeyError, AttributeError) as error:
         raise BadHello(f"it cannot be read: {error}") from None
 
 
@@ -237,12 +243,18 @@ def _contacts(data: Any) -> dict[str, tuple[str, ...]]:
     }
 
 
+def _word(number: Any) -> int:
+    if not 0 <= int(number) <= _WORD_MAX:
+        raise ValueError(f"{str(number)[:20]} is not 64 bits unsigned")
+    return int(number)
+
+
 def _said(data: Any) -> Said:
     said = Said(
         name=str(data["name"]),
         run=str(data["run"])[:_NAME_MAX],
-        born_ns=int(data["born_ns"]),
-        seq=int(data["seq"]),
+        born_ns=_word(data["born_ns"]),
+        seq=_word(data["seq"]),
         nics=int(data["nics"]),
         inner=tuple(str(ip_address(text)) for text in data["inner"]),
         addresses=tuple(text and str(ip_address(text)) for text in data["addresses"]),
@@ -250,7 +262,7 @@ def _said(data: Any) -> Said:
         heard={str(name): _pairs(masks) for name, masks in data["heard"].items()},
         whole=data["whole"] is True,
         forwards=data["forwards"] is True,
-        mtu=int(data["mtu"]),
+        mtu=_word(data["mtu"]),
         leaving=data["leaving"] is True,
         shown=str(data["shown"])[:_SHOWN_MAX],
     )
