@@ -277,7 +277,7 @@ def _force_buffer(request: requests.ForceBuffer, _permits: Permits, _undone: Und
 def _load(request: requests.Load, permits: Permits, _undone: Undone) -> bool:
     try:
         order = json.loads(request.order)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     if not isinstance(order, dict) or order.keys() != {"folder", "code", "sizes", "adopt"}:
         return False

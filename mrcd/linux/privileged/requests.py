@@ -418,7 +418,7 @@ def decode(datagram: bytes) -> Request:
     """Return the request of a datagram; raise Malformed if it is none."""
     try:
         given = json.loads(datagram)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Malformed(f"not JSON: {error}") from None
     if not isinstance(given, dict):
         raise Malformed("not an object")

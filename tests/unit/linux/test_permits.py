@@ -213,6 +213,7 @@ REFUSED: list[Request] = [
     order(cache="/tmp"),
     Load("[]"),
     Load("no JSON"),
+    Load("[" * 60_000),
 ]
 
 

@@ -61,6 +61,8 @@ def test_a_field_of_another_type_is_refused(kind: type[Request], name: str, valu
         b'{"do": ["DeleteLink"], "name": "eth0"}',
         b'{"do": "ForceBuffer", "size": true}',
         b'{"do": "AddClsact", "name": null}',
+        b"[" * 60_000,
+        b'{"do": "NameProgram", "ident": ' + b"9" * 5000 + b', "ifindex": 1}',
     ],
 )
 def test_what_is_no_request_is_refused(datagram: bytes) -> None:
