@@ -245,6 +245,10 @@ def loads(text: str, path: Path) -> Config:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError([f"{path}: is not valid TOML: {error}"]) from None
+    except ValueError:
+        raise ConfigError([f"{path}: a number in it has too many digits"]) from None
+    except RecursionError:
+        raise ConfigError([f"{path}: lists or tables in it lie too deep in others"]) from None
     config = _build(path, Table(path, "", data, problems), problems)
     if problems or config is None:
         raise ConfigError(problems)

@@ -134,6 +134,10 @@ def parse(text: str, source: str) -> Fabric:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise FabricError([f"{source}: is not TOML: {error}"]) from None
+    except ValueError:
+        raise FabricError([f"{source}: a number in it has too many digits"]) from None
+    except RecursionError:
+        raise FabricError([f"{source}: lists or tables in it lie too deep in others"]) from None
     return _Reader(source).fabric(data)
 
 

@@ -592,6 +592,8 @@ def test_load__what_is_behind_a_host_is_nobody_elses(folder: Path, prefix: str, 
         (b"[host\n", "is not valid TOML"),
         (b"\xff\xfe", "is not UTF-8 text (byte 0)"),
         (b"a = 1\na = 2\n", "is not valid TOML"),
+        (b"a = " + b"9" * 5000, "a number in it has too many digits"),
+        (b"a = " + b"[" * 5000, "lists or tables in it lie too deep in others"),
     ],
 )
 def test_load__file_that_is_no_toml(folder: Path, content: bytes, reason: str) -> None:
