@@ -15,6 +15,7 @@ from pathlib import Path
 
 from mrcd.config.config import ConfigError
 from mrcd.config.diff import CannotApply
+from mrcd.config.network import bad_name
 from mrcd.control.access import Access
 from mrcd.control.server import ControlServer
 from mrcd.datapath.capture import CannotCapture, Rings, Wanted
@@ -99,6 +100,8 @@ class FakeConfiguration:
         return "secret" if name in PEERS else None
 
     def invite(self, name: str, hours: float) -> Invitation:
+        if wrong := bad_name(name):
+            raise CannotApply(f"{name!r} {wrong}")
         if name in PEERS:
             raise CannotApply(f"{name} is in the files of this host")
         end = 1_800_000_000 + int(hours * 3600)
@@ -113,7 +116,12 @@ class FakeConfiguration:
         if "probe_pps" not in text:
             problems = ["transport.probe_pps: is missing", "it is all wrong"]
             raise ConfigError([*(f"{OWN}: {one}" for one in problems), "f.toml: t0: 0: is too few"])
-        old, new = (tomllib.loads(one)["transport"] for one in (self.current, text))
+        try:
+            new = tomllib.loads(text)["transport"]
+            assert isinstance(new, dict)
+        except (ValueError, RecursionError, LookupError, AssertionError) as error:
+            raise ConfigError([f"{OWN}: is not valid TOML: {error}"]) from None
+        old = tomllib.loads(self.current)["transport"]
         return ConfigChanges(
             changes=[
                 ConfigChange(

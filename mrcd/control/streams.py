@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
@@ -67,6 +68,7 @@ class ControlProtocol(VarlinkInterfaceServerProtocol):
         self._streams: set[asyncio.Future[None]] = set()
         self._lists: set[asyncio.Future[None]] = set()  # in parts; further calls wait meanwhile
         self._unsent: set[asyncio.Future[None]] = set()
+        self._gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._unfinished = 0  # bytes of a call that has not arrived completely
         self._waiting = 0  # calls that have arrived and are not being handled yet
 
@@ -96,6 +98,9 @@ class ControlProtocol(VarlinkInterfaceServerProtocol):
     ) -> asyncio.Future[None] | None:
         """Answer a call; the next call waits until the reply has been sent."""
         self._waiting -= 1
+        if not _whole(obj):
+            self._hang_up("what it sent is no call: a text in it ends within a character")
+            return None
         if self._streams:  # the reply would have to wait for the end of the stream
             self._hang_up("a call on a connection that streams; it needs one of its own")
             return None
@@ -106,9 +111,13 @@ class ControlProtocol(VarlinkInterfaceServerProtocol):
 
     async def _sent(self, answering: asyncio.Future[None] | None) -> None:
         if answering is not None:
-            await answering
-        while self._unsent:
-            await asyncio.wait(self._unsent)
+            await self._until({answering})
+        while self._unsent and not self._gone.done():
+            await self._until(self._unsent)
+
+    async def _until(self, done: set[asyncio.Future[None]]) -> None:
+        """Wait until one of them is done; a connection that is gone leaves replies pending."""
+        await asyncio.wait({*done, self._gone}, return_when=asyncio.FIRST_COMPLETED)
 
     def send_reply(
         self, reply: VarlinkMethodReply, fds: list[int] | None = None, autoclose: bool = True
@@ -240,6 +249,8 @@ class ControlProtocol(VarlinkInterfaceServerProtocol):
         """End the streams of a closed connection, and report its end."""
         self._end_streams()
         super().connection_lost(exc)
+        if not self._gone.done():
+            self._gone.set_result(None)
         self._on_gone(self)
 
     async def ended(self) -> None:
@@ -250,6 +261,18 @@ class ControlProtocol(VarlinkInterfaceServerProtocol):
     def _end_streams(self) -> None:
         for stream in (*self._streams, *self._lists):
             stream.cancel()
+
+
+def _whole(obj: JSONObject) -> bool:
+    """Return whether all texts can be written: JSON may have half a character (a lone surrogate).
+
+    No reply could repeat such a text, and no log.
+    """
+    try:
+        json.dumps(obj, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _where(error: ConversionError) -> str:

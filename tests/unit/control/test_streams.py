@@ -264,8 +264,9 @@ def test_replies_wait_for_their_reader(path: Path) -> None:
         (b"[]\0", "no call"),
         (b"{\xe9}\0", "no call"),
         (b"[" * 100_000 + b"\0", "no call"),
+        (b'{"method":"io.mrcd.Control.Deny","parameters":{"element":"\\ud800"}}\0', "no call"),
     ],
-    ids=["endless", "broken", "array", "no text", "deep"],
+    ids=["endless", "broken", "array", "no text", "deep", "half a character"],
 )
 def test_nonsense_is_hung_up_on_and_logged(
     path: Path, logged: StringIO, sent: bytes, reason: str
