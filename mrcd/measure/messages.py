@@ -26,7 +26,9 @@ Word63 = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 Port = Annotated[int, Meta(ge=1, lt=1 << 16)]
 Run = Annotated[int, Meta(ge=1, le=RUNS_MAX)]
 _Count = Annotated[int, Meta(ge=0, lt=1 << 40)]
-_Micros = Annotated[float, Meta(ge=0)]
+_Micros = Annotated[float, Meta(ge=0, le=1e16)]
+_Mbps = Annotated[float, Meta(ge=0, le=1e9)]
+"""Neither is infinite, which JSON cannot say."""
 
 
 class MeasureError(Exception):
@@ -91,7 +93,7 @@ class Told(msgspec.Struct, frozen=True, array_like=True, tag="told"):
 
     run: Run
     packets: _Count
-    mbps: Annotated[float, Meta(ge=0)]
+    mbps: _Mbps
     median_us: _Micros
     p99_us: _Micros
     behind: bool

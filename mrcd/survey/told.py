@@ -30,6 +30,8 @@ _BYTES_OF_KINDS = 140
 Word64 = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 Small = Annotated[int, Meta(ge=0, lt=1 << 16)]
 Name = Annotated[str, Meta(min_length=1, max_length=64)]
+Micros = Annotated[float, Meta(ge=-1e16, le=1e16)]
+"""Between two clocks, which may be anything; infinity is not, and compares with nothing."""
 Counts = Annotated[tuple[Small, ...], Meta(max_length=2 * (PORTS + 2) + 3)]
 
 
@@ -60,7 +62,7 @@ class Way(msgspec.Struct, frozen=True, array_like=True):
     received: Word64
     lost: Word64
     excused: Word64
-    took_us: float | None
+    took_us: Micros | None
     kinds: Counts
     theirs: Annotated[int, Meta(ge=-1, lt=PLANES_MAX)] | None = None
 

@@ -54,6 +54,7 @@ def test_the_longest_reason_fits() -> None:
         Ask(64, 40000), Ask(0, 0), Ask(0, 1 << 16), Send(0, 1.0, 1000), Send(5, 1.0, 1000),
         Send(1, -1.0, 1000), Send(1, 1.0, 2001), Send(1, 1.0, 0), Send(1, float("nan"), 1000),
         Told(1, -1, 0.0, 0.0, 0.0, False), Refuse("x" * 501),
+        Told(1, 1, float("inf"), 0.0, 0.0, False), Told(1, 1, 1.0, 0.0, float("inf"), False),
     ],
 )  # fmt: skip
 def test_what_is_out_of_bounds_is_refused(body: Body) -> None:

@@ -8,14 +8,24 @@ from collections.abc import Callable
 
 import pytest
 
+from mrcd.survey import told
 from mrcd.survey.matrix import INTERVAL_NS, SECOND, Matrix
 from mrcd.survey.messages import EvidenceError
 from mrcd.survey.shots import Probe
-from mrcd.survey.told import Nic
+from mrcd.survey.told import Nic, Self, Way
 
 MS = 1_000_000
 Lost = Callable[[str, str, int], float]
 Carrier = Callable[[str, int], bool]
+
+
+@pytest.mark.parametrize("took", [float("inf"), float("-inf"), float("nan"), 1e17])
+def test_time_that_none_can_take_is_refused(took: float) -> None:
+    way = Way(1, 0, 3, 4, 5, 6, 7, took, ())
+    own = Self("h1", 1, 2, (Nic("eth1", 1500, True, 0, 0),))
+    for message in told.encode(own, {"h2": (way,)}):
+        with pytest.raises(EvidenceError):
+            told.decode(message)
 
 
 class Hosts:
