@@ -14,7 +14,7 @@ ARCH := $(shell dpkg --print-architecture 2>/dev/null || echo amd64)
 # Tests start daemons and commands hundreds of times: each would compile its Python modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup setup-bench test test-unit test-bpf test-net test-net-alone test-net-beside test-package lint format docs man demo bench bench-quick bench-transport bench-paper soak wheel deb image sbom release apt-repo lock audit check-vm check-readme clean
+.PHONY: help setup setup-bench test test-unit test-bpf test-net test-net-alone test-net-beside test-package lint format docs man demo bench bench-quick bench-transport bench-paper soak wheel deb image sbom release apt-repo lock audit fuzz check-vm check-readme clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -108,6 +108,10 @@ lock: setup ## update the versions and hashes of the PyPI packages in the packag
 
 audit: setup ## look for known vulnerabilities of what is carried and used; exit 2 if nobody can be asked
 	$(PYTHON) -m scripts.audit
+
+fuzz: ## fuzz what strangers can send for MINUTES=20; ARGS="--keep TARGET..." (as root)
+	@scripts/setup.sh fuzz
+	$(PYTHON) -m tests.fuzz --minutes $(MINUTES) $(ARGS)
 
 check-vm: setup deb ## check the package on virtual machines; RELEASE=trixie is Debian 13 (as root)
 	$(PYTHON) -m vm.check --release $(RELEASE) $(ARGS)

@@ -4,7 +4,7 @@
 # Install what mrcd needs on Debian 12+ or Ubuntu, and make .venv in the checkout, for `make setup`.
 # The script prints each step. It returns quickly if everything is installed already.
 # `setup.sh bench` (`make setup-bench`) adds what only bench/compare's training traffic and
-# bench/recipes need. The packages of PostgreSQL and Redis start a server on the loopback address;
+# bench/recipes need, and `setup.sh fuzz` (`make fuzz`) clang with libFuzzer, and atheris. The packages of PostgreSQL and Redis start a server on the loopback address;
 # the services of the others are disabled.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -206,6 +206,25 @@ fingerprint() {
 	} | sha256sum
 }
 
+# Install the fuzzers: libFuzzer is in the runtime libraries of the distribution's clang.
+setup_fuzz() {
+	local version
+	apt_knows clang || fetch_lists
+	version=$(apt-cache depends clang | sed -n 's/^ *Depends: clang-\([0-9]*\)$/\1/p' | head -n 1)
+	[[ -n $version ]] || die "this distribution has no package clang, which fuzzing needs"
+	apt_install clang "libclang-rt-$version-dev"
+	if ! .venv/bin/python -c 'import atheris' 2>/dev/null; then
+		say "pip install -e '.[fuzz]'"
+		.venv/bin/python -m pip install -q --disable-pip-version-check \
+			--root-user-action=ignore -c .venv/versions.txt -e '.[fuzz]' >&2
+	fi
+}
+
+if [[ ${1:-} == fuzz ]]; then
+	"$0"
+	setup_fuzz
+	exit 0
+fi
 if [[ ${1:-} == bench ]]; then
 	PACKAGES+=("${BENCH_PACKAGES[@]}")
 	for package in $(missing "${BENCH_PACKAGES[@]}"); do
