@@ -20,6 +20,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.version import Version
 
+from mrcd import __version__
 from mrcd.config import config
 from mrcd.service import capabilities
 
