@@ -3,8 +3,9 @@
 
 Comments in the page's source say what is done with the block of code below them, and on which
 hosts: `type` a command; `watch`, type it until it shows what the page shows next; `begin` one in a
-terminal, which goes on while others are typed until it has `ended`; what is `shown` by the last
-one on a host. Lines of a block that is shown come in its order, others may come between them.
+terminal, which goes on while others are typed until it has `ended`, or is `stopped` by Ctrl-C; what
+is `shown` by the last one on a host. Lines of a block that is shown come in its order, others may
+come between them.
 """
 
 from __future__ import annotations
@@ -14,23 +15,26 @@ import os
 import pty
 import re
 import select
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from cli.lab import state
+from rigs.bare_hosts import HOSTS, Bare
 from rigs.lab_hosts import eventually
 from rigs.quick_hosts import Quick
 
+ENDS = ("ended", "stopped")
 PROMPT = "(empty: make one):"
 _HOSTS = r"(?P<on>[a-z](?:, [a-z])*)"
 _BLOCK = re.compile(
     rf"^<!-- (?:(?P<do>type|watch|begin|shown) on {_HOSTS}(?:, exit (?P<code>\d+))?"
     r"|not typed: [^\n]+) -->\n```\w*\n(?P<text>.*?)^```$"
-    r"|^<!-- ended on (?P<ended>[a-z](?:, [a-z])*) -->$",
+    r"|^<!-- (?P<end>ended|stopped) on (?P<at>[a-z](?:, [a-z])*) -->$",
     re.MULTILINE | re.DOTALL,
 )
 _FENCE = re.compile(r"^```", re.MULTILINE)
@@ -43,7 +47,9 @@ _VARYING = {
     r"(?<=for )\d[\d.]* s": r"\d.*?",
     r"(?<=pid )\d+": r"\d+",
     r"(?<=time )\d+ms": r"\d+ms",
-    r"(?<=lost 0 of )\d+": r"[\d,]+",
+    r"\d+(?= packets transmitted)": r"\d+",
+    r"(?<=transmitted, )\d+(?= received)": r"\d+",
+    r"\d+ of \d+(?= lost)": r"[\d,]+ of [\d,]+",
     r"(?<=\s\s)\d{3,}(?=\s\s|$)": r"\d+",  # a counter in a table
     r"\s+": r"\s+",
 }
@@ -63,15 +69,15 @@ class Step:
 def steps(text: str) -> list[Step]:
     """Return the steps of a page; an AssertionError names a block without a comment."""
     found = [_step(each) for each in _BLOCK.finditer(text)]
-    blocks = sum(step.do != "ended" for step in found)
+    blocks = sum(step.do not in ENDS for step in found)
     fences = len(_FENCE.findall(text))
     assert 2 * blocks == fences, f"{fences // 2 - blocks} blocks have no comment: what is done?"
     return found
 
 
 def _step(found: re.Match[str]) -> Step:
-    if found["ended"]:
-        return Step("ended", tuple(found["ended"].split(", ")), "")
+    if found["end"]:
+        return Step(found["end"], tuple(found["at"].split(", ")), "")
     if found["do"] is None:
         return Step("not typed", (), found["text"])
     return Step(found["do"], tuple(found["on"].split(", ")), found["text"], int(found["code"] or 0))
@@ -142,10 +148,11 @@ class Reader(Quick):
     def sit_down(self) -> None:
         """Take a seat at both machines."""
         self.secret = ""
+        self.took_s: list[tuple[str, float]] = []
         self.begun: dict[str, Terminal] = {}
         self.output: dict[str, str] = {}
         self.seats: dict[str, subprocess.Popen[bytes]] = {}
-        for host in self.spaces:
+        for host in HOSTS:
             mounts = "mount -t tmpfs run /run; mount -t bpf bpf /sys/fs/bpf"
             words = f"set -e; hostname {host}; {mounts}; touch /run/seat; exec sleep infinity"
             seat = ["ip", "netns", "exec", self.namespace(host), "unshare", "--uts", "sh", "-c"]
@@ -168,9 +175,13 @@ class Reader(Quick):
         }
 
     def follow(self, page: str) -> None:
-        """Do all that a page says. An AssertionError names what is not as it says."""
+        """Do all that a page says. An AssertionError names what is not as it says.
+
+        `took_s` has what each step took, in seconds, with its first line.
+        """
         todo = steps(page)
         for number, step in enumerate(todo):
+            began = time.monotonic()
             for host in step.on:
                 match step.do:
                     case "type":
@@ -181,8 +192,13 @@ class Reader(Quick):
                         self._begin(host, step)
                     case "ended":
                         self._end(host)
+                    case "stopped":
+                        os.killpg(self.begun[host].process.pid, signal.SIGINT)
+                        self._end(host)
                     case "shown":
                         self._look(host, step.text)
+            line = step.text.partition("\n")[0]
+            self.took_s.append((f"{step.do} {line}".strip(), time.monotonic() - began))
 
     def _run(self, host: str, text: str) -> int:
         done = subprocess.run(
@@ -240,17 +256,14 @@ class Reader(Quick):
             seat.wait(30)
 
 
-def at_two_machines(prefix: str) -> Iterator[Reader]:
-    """Yield a reader at machines a and b, whose NICs eth1 and eth2 are cabled and down."""
+def at_two_machines(prefix: str, build: Callable[[Bare], None]) -> Iterator[Reader]:
+    """Yield a reader at machines a and b, with what `build` lays between their eth1 and eth2."""
     reader = Reader(prefix, 2)
     reader.seats, reader.begun = {}, {}
     try:
-        for host in "ab":
+        for host in HOSTS:
             reader.add(host)
-        for nic in ("eth1", "eth2"):
-            reader.cable("a", nic, "b", nic)
-            for host in "ab":
-                reader.ip(host, f"link set {nic} down")
+        build(reader)
         reader.sit_down()
         yield reader
     finally:
