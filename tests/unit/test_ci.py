@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -133,8 +135,44 @@ def test_steal_is_a_share_of_all_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert steal_percent(before, before) == 0
 
 
-def test_the_run_uses_them() -> None:
-    text = (ROOT / ".ci" / "run").read_text()
-    assert ".ci/summary.py" in text
-    assert "RECORD=${MRC_CI_RECORD:-build}/ci-runs.jsonl" in text
-    assert '.ci/runs.py add "$RECORD"' in text
+TIERS = ("unit", "bpf", "net-alone", "net", "package")
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """Return a clone whose tests and checks take no time: `make test` has written the reports."""
+    made = tmp_path / "clone"
+    shutil.copytree(ROOT / ".ci", made / ".ci")
+    (made / "Makefile").write_text(
+        "setup:\nlint:\ntest:\n\tmkdir -p build\n\tcp -r ../reports build/results\n"
+    )
+    (made / "scripts").mkdir()
+    (made / "scripts" / "commits.py").touch()
+    (made / ".venv" / "bin").mkdir(parents=True)
+    (made / ".venv" / "bin" / "python").symlink_to("/usr/bin/python3")
+    (tmp_path / "reports").mkdir()
+    for tier in TIERS:
+        write(tmp_path / "reports", tier, a="passed")
+    return made
+
+
+@pytest.mark.parametrize("kept", [None, "../kept"])
+def test_a_run_keeps_its_figures(clone: Path, kept: str | None) -> None:
+    """In build/, or in a folder that outlives the clone."""
+    elsewhere = {} if kept is None else {"MRC_CI_RECORD": kept}
+    environment = {name: value for name, value in os.environ.items() if name != "MRC_CI_RECORD"}
+    for passed in (True, False):
+        if not passed:
+            write(clone.parent / "reports", "net", a="failure")
+        done = subprocess.run(
+            [str(clone / ".ci" / "run")],
+            cwd="/", env=environment | elsewhere,
+            capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        assert (done.returncode == 0) is passed, done.stdout + done.stderr
+        assert f"ci: {'passed' if passed else 'FAILED'}" in done.stdout
+    file = clone / (kept or "build") / "ci-runs.jsonl"
+    first, last = [json.loads(line) for line in file.read_text().splitlines()]
+    assert (first["passed"], last["passed"]) == (True, False)
+    assert tuple(first["tiers"]) == TIERS
+    assert first["seconds"] < 60
