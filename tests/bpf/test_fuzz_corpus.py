@@ -40,7 +40,7 @@ def test_no_kept_input_breaks_a_promise(folder: Path) -> None:
     assert done.stdout.splitlines()[0] == str(len(inputs))
     ended_in = {int(line.split()[1]) for line in done.stdout.splitlines() if line[0] == "t"}
     missing = {name for name, place in loader.TAILS.items() if place not in ended_in}
-    assert missing == {"mrc_tick", "mrc_beat", "mrc_idle"}, "the first two run by themselves"
+    assert missing <= {"mrc_beat"}, "which runs by itself"
 
 
 def test_seeds_reach_both_halves_of_a_qp(folder: Path) -> None:

@@ -67,4 +67,8 @@ def seeds() -> Iterator[bytes]:
         yield gap + bytes([3, 16, 4, 3, 17, 4, 12])
     lost = bytes([5, 1, 0x70, 6, 2, 4, 6, 6, 5, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0x15])
     yield lost + bytes([3, 13, 3, 14, 3, 15, 3, 18, 11, 18, 7, 3])
+    yield bytes([7, 15]) * 4
+    for command in range(5):
+        yield bytes([39, command, 1, 0, 2, 88, 5, 1, 0, 39, command ^ 1, 1, 0, 2, 88, 5, 1, 0])
+        yield bytes([47, command, 1, 0, 2, 88, 5, 1, 0, 7, 15])
     yield bytes([5, 1, 0x70, 3, 19, 3, 19, 3, 19, 3, 19, 3, 19, 3, 19, 0, 10, 0, 0])

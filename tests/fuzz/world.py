@@ -91,7 +91,7 @@ def prepared(built: Rig) -> None:
         queue_target_ns=_MS, probe_interval_ns=5 * _MS, probe_idle_ns=50 * _MS,
         hold_base_ns=10 * _MS, hold_max_ns=100 * _MS, judge_ns=10 * _MS, judge_slack_ns=_MS,
         slow_slack_ns=_MS, solicit_ns=3 * _MS, cc_target_ns=_MS // 5, cc_rate=1000, retry_limit=4,
-        retry_s=1, datagram_max_ms=100, **redundant(("dscp/46",)),
+        idle_gap_ns=2 * _MS, retry_s=1, datagram_max_ms=100, **redundant(("dscp/46",)),
     )  # fmt: skip
 
 

@@ -44,6 +44,7 @@ struct frame {
 };
 
 enum { RAW, DATA, CELL, CONTROL = 16 };
+#define CLONES_MAX 16
 
 #include "kernel.c"
 #include "world.c" /* made by tests/fuzz/world.py */
@@ -230,7 +231,7 @@ static void check_refused(u64 forged_before, u64 malformed_before)
 	}
 }
 
-static void run_checked(program_fn *program)
+static void run_one(program_fn *program)
 {
 	u64 were_forged = counted(forged, ENTRIES(forged));
 	u64 were_malformed = counted(malformed, ENTRIES(malformed));
@@ -245,6 +246,28 @@ static void run_checked(program_fn *program)
 	for (qp = 0; qp < 2; qp++) {
 		check_sets(qp);
 		check_windows(qp);
+	}
+}
+
+/*
+ * Run a program, and mrc_beat on the clones with a mark that have gone into the clock's
+ * pair meanwhile, and on those that these send.
+ */
+static void run_checked(program_fn *program)
+{
+	u32 at = sent_count, most = CLONES_MAX;
+
+	run_one(program);
+	for (; at != sent_count && most; at++) {
+		u32 mark = sent[at % 64].mark, to = sent[at % 64].ifindex;
+
+		if (sent_count - at > 64 || !mark || (to != BEAT && to != REST))
+			continue;
+		packet_set(beat, sizeof(beat));
+		skb->mark = mark;
+		skb->ifindex = to == BEAT ? REST : BEAT;
+		run_one(mrc_beat);
+		most--;
 	}
 }
 
@@ -411,6 +434,25 @@ static void step_beat(u32 which)
 	run_checked(mrc_beat);
 }
 
+/* The daemon denies or allows a path of h2's, sets its planes and lengths, or tries a path. */
+static void step_command(u32 qp)
+{
+	static const u16 ops[] = {
+		MRC_DO_DENY, MRC_DO_ALLOW, MRC_DO_PORTS, MRC_DO_MOST, MRC_DO_TRIAL,
+	};
+	struct mrc_command cmd = { .qp = qp };
+
+	cmd.op = ops[next_byte() % ENTRIES(ops)];
+	cmd.path = next_byte() & 3;
+	if (cmd.op != MRC_DO_MOST)
+		cmd.path = cmd.path << 8 | (next_byte() & 3);
+	cmd.value = cmd.op == MRC_DO_PORTS ? next_byte() : next_word();
+	if (cmd.op == MRC_DO_TRIAL)
+		cmd.value |= qp << 16; /* its framing */
+	packet_set((u8 *)&cmd, sizeof(cmd));
+	run_checked(mrc_control);
+}
+
 static void step(void)
 {
 	u32 what = next_byte();
@@ -435,6 +477,10 @@ static void step(void)
 		step_sack();
 		break;
 	case 7:
+		if (what & 32) {
+			step_command(what >> 3 & 1);
+			break;
+		}
 		now_ns += 1000ull << (next_byte() % 16);
 		step_beat(what >> 3);
 	}
@@ -466,6 +512,7 @@ int LLVMFuzzerTestOneInput(const u8 *bytes, size_t size)
 	now_ns = 1000000000000ull;
 	count_next = 0;
 	taken = NULL;
+	sent_count = 0;
 	input = bytes;
 	left = size;
 	while (left && steps++ < 64)

@@ -284,16 +284,14 @@ static s64 packet_resize(u32 at, s32 by)
 
 static u64 now_ns;
 static u32 sent_count;
-static struct { u32 ifindex, len; u8 bytes[256]; } sent[64]; /* what has left, its first bytes */
+static struct { u32 ifindex, mark; } sent[64]; /* where packets have gone, the last ones */
 
 static void leave_by(u32 ifindex)
 {
-	u32 i = sent_count % 64;
+	u32 i = sent_count++ % 64;
 
-	sent_count++;
 	sent[i].ifindex = ifindex;
-	sent[i].len = length;
-	memcpy(sent[i].bytes, data, length < 256 ? length : 256);
+	sent[i].mark = skb->mark;
 }
 
 static u64 helper_5(u64 a, u64 b, u64 c, u64 d, u64 e) /* ktime_get_ns */
