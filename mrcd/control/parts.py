@@ -27,10 +27,31 @@ def comes_in_parts(method: Callable[..., Any]) -> bool:
     return bool(getattr(method, "in_parts", False))
 
 
+class Closing:
+    """Closes a method's replies at the end, as contextlib.aclosing does.
+
+    The library holds one reply back, and yields it even when the caller has left and the generator
+    is told to end: it has to be told again.
+    """
+
+    def __init__(self, replies: AsyncGenerator[AnnotatedResult, None]) -> None:
+        self._replies = replies
+
+    async def __aenter__(self) -> AsyncGenerator[AnnotatedResult, None]:
+        return self._replies
+
+    async def __aexit__(self, *_: object) -> None:
+        try:
+            await self._replies.aclose()
+        except RuntimeError:
+            with contextlib.suppress(StopAsyncIteration):
+                await self._replies.aclose()
+
+
 async def joined(parts: AsyncGenerator[AnnotatedResult, None]) -> AnnotatedResult:
     """Return the whole that the replies are parts of."""
     whole: dict[str, Any] = {}
-    async with contextlib.aclosing(parts):
+    async with Closing(parts):
         async for part in parts:
             for name, value in part.parameters.items():
                 if isinstance(value, list):

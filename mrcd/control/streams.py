@@ -34,7 +34,7 @@ from asyncvarlink.types import JSONObject
 
 from mrcd.control.access import Access, Caller, is_writing
 from mrcd.control.errors import Internal, NotPermitted
-from mrcd.control.parts import comes_in_parts, joined
+from mrcd.control.parts import Closing, comes_in_parts, joined
 from mrcd.service.log import debugging, get_logger
 
 CALL_MAX_BYTES = 1 << 20
@@ -207,7 +207,7 @@ class ControlProtocol(VarlinkInterfaceServerProtocol):
     ) -> None:
         # A broken pipe and a cancellation both mean that the client no longer listens.
         with contextlib.suppress(OSError, asyncio.CancelledError):
-            async with contextlib.aclosing(method(**parameters)) as results:
+            async with Closing(method(**parameters)) as results:
                 async for result in results:
                     with FileDescriptorArray.new_managed() as fds:
                         body = dict(result.parameters)

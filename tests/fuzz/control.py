@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Calls of the control API, on a connection of its own for each input.
 
-The lowest bit of the first byte says whether the caller may write.
+The lowest bit of the first byte says whether the caller may write, the next one whether every row
+of a list is a part of its own, as on a slow host.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from rigs.control_double import FakeSource, server_of
 RULE = Access(uid=1, group="nosuch", gid=None)
 PATIENCE_S = 5.0
 TURNS = 1000
+SLICE_S = methods.SLICE_S
 _ANSWER_BYTES = 1 << 20
 
 
@@ -113,6 +115,7 @@ def check(data: bytes) -> None:
     service.reset()
     before = service.state()
     writer = bool(data[0] & 1)
+    methods.SLICE_S = -1.0 if data[0] & 2 else SLICE_S
     talk = asyncio.wait_for(service.talk(data[1:], writer=writer), PATIENCE_S)
     answer = service.loop.run_until_complete(talk)
     assert not service.wrong, service.wrong
@@ -163,7 +166,7 @@ def seeds() -> Iterator[bytes]:
         for parameters in ({}, given):
             for more in ({}, {"more": True}):
                 call = {"method": f"{INTERFACE}.{name}", "parameters": parameters, **more}
-                for first in (b"\0", b"\1"):
+                for first in (b"\0", b"\1", b"\2"):
                     yield first + json.dumps(call).encode() + b"\0"
     for word in WORDS:
         yield b"\1" + word.encode() + b"\0"

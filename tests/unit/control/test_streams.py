@@ -285,6 +285,25 @@ def test_nonsense_is_hung_up_on_and_logged(
     assert line["pid"] == os.getpid()
 
 
+def test_list_that_nobody_reads_to_its_end_is_no_failure(
+    path: Path, logged: StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(methods, "SLICE_S", -1.0)  # a part for each row
+
+    async def talk() -> None:
+        for _ in range(20):
+            async with connected(path) as caller:
+                caller.send("ListPaths", more=True)
+                caller.send("ListPeers", more=True)
+                await caller.receive()
+        async with connected(path) as other:
+            other.send("GetStatus")
+            await other.receive()
+
+    serve(path, FakeSource(), talk)
+    assert "control.call_failed" not in logged.getvalue()
+
+
 @pytest.mark.parametrize(
     ("at_once", "calls", "reason"),
     [(True, streams.CALLS_MAX + 1, "without waiting"), (False, 1, "a connection that streams")],
