@@ -29,6 +29,7 @@ mount -t tmpfs scratch {scratch}
 mkdir {scratch}/upper {scratch}/work {scratch}/root
 mount -t overlay -o lowerdir=/,upperdir={scratch}/upper,workdir={scratch}/work copy {scratch}/root
 mount --bind /proc {scratch}/root/proc
+mount --bind /dev {scratch}/root/dev
 mount -t tmpfs run {scratch}/root/run
 # What was fetched and built is not there: an installed mrcd must not need it.
 mount -t tmpfs hidden {scratch}/root{checkout}
