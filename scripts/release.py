@@ -262,6 +262,7 @@ def main() -> None:
             if args.rehearse:
                 release = version.of(ROOT)
             else:
+                os.environ.pop("COMPILED", None)  # a release compiles all of its programs, twice
                 release = releasable(ROOT)
                 tag(ROOT, release, make=args.tag, key=args.key)
             make(ROOT, {"MRCD_VERSION": release}, release=release, key=args.key)
