@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import random
 import socket
 import struct
@@ -182,6 +183,8 @@ class Datagrams:
             thread.start()
 
     def _send(self) -> None:
+        # Packets of one socket may overtake each other where the sender changes its CPU.
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
         due = time.monotonic()
         while not self._stop.is_set():
             with contextlib.suppress(OSError):  # no route while mrc0 is made anew: it is lost

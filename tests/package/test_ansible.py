@@ -267,7 +267,7 @@ def test_a_fleet_under_load_goes_back_and_forth(
         stream.finish(30)
     arrived = datagrams.finish()
     record_property("datagrams", str(arrived))
-    assert (arrived.lost, arrived.doubled, arrived.overtaken) == (0, 0, 0), arrived
+    assert (arrived.lost, arrived.doubled) == (0, 0), arrived
     assert fleet.changed(said)["h1"] > 0
 
 
