@@ -1,8 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0-only
 #
-# Install what mrcd needs on Debian 12+ or Ubuntu, and make .venv in the checkout, for `make setup`.
-# The script prints each step. It returns quickly if everything is installed already.
+# Install what mrcd needs on Debian 12, and make .venv in the checkout, for `make setup`.
+# On a system where that cannot work, the script says first what is missing, and changes nothing. The
+# script prints each step. It returns quickly if everything is installed already.
 # `setup.sh bench` (`make setup-bench`) adds what only bench/compare's training traffic and
 # bench/recipes need, and `setup.sh fuzz` (`make fuzz`) clang with libFuzzer, and atheris. The packages of PostgreSQL and Redis start a server on the loopback address;
 # the services of the others are disabled.
@@ -156,11 +157,28 @@ versions() {
 	echo "cryptography==$($python -c 'from importlib.metadata import version; print(version("cryptography"))')"
 }
 
+# Say what this system lacks before anything is installed; the tests and labs would fail later, and
+# less clearly.
+check_system() {
+	local name lacks=() major minor
+	name=$(sed -n 's/^PRETTY_NAME="\{0,1\}\([^"]*\)"\{0,1\}$/\1/p' /etc/os-release 2>/dev/null || true)
+	IFS=.- read -r major minor _ <<<"$KERNEL"
+	if ((major < 6 || (major == 6 && minor < 1))); then
+		lacks+=("Linux 6.1 or later: this is $KERNEL")
+	fi
+	command -v apt-get >/dev/null || lacks+=("apt-get: packages are installed by it alone")
+	if ! /usr/bin/python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+		lacks+=("a /usr/bin/python3 of version 3.11 or later: this is $(/usr/bin/python3 --version 2>&1 || true)")
+	fi
+	[[ ${#lacks[@]} -gt 0 ]] || return 0
+	printf 'setup: this system (%s) lacks %s\n' "${name:-unknown}" "${lacks[0]}" >&2
+	[[ ${#lacks[@]} -eq 1 ]] || printf 'setup:   and %s\n' "${lacks[@]:1}" >&2
+	die "use Debian 12, on which this has been tried (docs/platforms.md)"
+}
+
 # Use Debian's own interpreter and its packages: bcc exists for no other. A cryptography of .venv's own
 # would hide Debian's, which is what the package runs with.
 make_venv() {
-	/usr/bin/python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
-		die "/usr/bin/python3 is older than 3.11: Debian 12 or Ubuntu 24.04 is needed"
 	# The scripts of a .venv that was moved start the interpreter at its old path.
 	if ! grep -qs "^#!$PWD/.venv/bin/python" .venv/bin/pip || ! .venv/bin/python -c ''; then
 		say "making .venv"
@@ -225,6 +243,7 @@ if [[ ${1:-} == fuzz ]]; then
 	setup_fuzz
 	exit 0
 fi
+check_system
 if [[ ${1:-} == bench ]]; then
 	PACKAGES+=("${BENCH_PACKAGES[@]}")
 	for package in $(missing "${BENCH_PACKAGES[@]}"); do
@@ -237,7 +256,6 @@ fi
 if [[ -e $STAMP && $(<"$STAMP") == "$(fingerprint)" && -z $(missing "${PACKAGES[@]}") ]] && headers_ready; then
 	exit 0
 fi
-command -v apt-get >/dev/null || die "no apt-get: this script supports only Debian and Ubuntu"
 apt_install_idle "${PACKAGES[@]}"
 install_headers
 make_venv
