@@ -12,6 +12,7 @@ it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -253,10 +254,26 @@ class Attachment:
                 what = f"attach {hook.program} to {name} (native XDP)"
                 self._create(hook, bpf.ATTACH_XDP, flags=bpf.XDP_FLAGS_DRV_MODE, what=what)
         except BpfError as error:
-            raise DatapathError(
-                f"{error}; is another XDP program on {name}? `ip link show {name}` names it, "
-                f"`ip link set {name} xdp off` removes it"
-            ) from error
+            raise DatapathError(f"{error}; {xdp_remedy(name, error.errno or 0)}") from error
+
+
+def xdp_remedy(name: str, code: int) -> str:
+    """Say what an interface's refusal of a native XDP program means, and what to do about it.
+
+    code: the kernel's error.
+    """
+    if code in (errno.EBUSY, errno.EEXIST):
+        return (
+            f"is another XDP program on {name}? `ip link show {name}` names it, "
+            f"`ip link set {name} xdp off` removes it"
+        )
+    auto = '[transport] xdp = "auto" receives at tc instead'
+    if code == errno.EOPNOTSUPP:
+        return (
+            f"the driver of {name} (`ethtool -i {name}`) has no native XDP, or not beside an "
+            f"offload of the NIC's, which `dmesg` names: {auto}"
+        )
+    return f"`dmesg` may name what of {name} (its MTU, its queues) keeps XDP away: {auto}"
 
 
 def _before(line: Sequence[int], program: int) -> Sequence[int]:
