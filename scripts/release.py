@@ -2,11 +2,12 @@
 """Make a release: ``python -m scripts.release prepare 0.2.0``, ``build``, ``next 0.3.0``.
 
 prepare   turn CHANGELOG's section Unreleased into that of the release, and write the version into
-          mrcd/__init__.py; commit both
+          mrcd/__init__.py and the image's tag into what names it; commit all
 build     check the tree and its tag, build twice, in the checkout and in an archive of its commit,
           compare the files byte for byte, and leave them in dist/ with the source archive, the
           bills of materials and SHA256SUMS: `make release`, `make release TAG=1` makes the tag, too
-next      write the version of the release after this one into mrcd/__init__.py; commit it
+next      write the version of the release after this one into mrcd/__init__.py, and the image's
+          tag; commit them
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from scripts.version import BASE, ROOT, SOURCE, VersionError
 
 CHANGELOG = Path("CHANGELOG.md")
 SECTION = re.compile(r"^## \[(?P<name>[^\]]+)\](?: - (?P<date>.+))?$", re.MULTILINE)
+IMAGE = re.compile(r"\bmrcd:\d+\.\d+\.\d+\b")
+IMAGED = (Path("packaging/kubernetes/daemonset.yaml"), Path("docs/install.md"))
 DATE = re.compile(r"\d{4}-\d\d-\d\d")
 
 
@@ -220,13 +223,22 @@ def prepare(root: Path, release: str, date: str) -> None:
     file = root / CHANGELOG
     text = prepared(file.read_text(), _plain(release), date)
     version.write(root, release)
+    write_image(root, release)
     file.write_text(text)
     print(f"release: {CHANGELOG} and {SOURCE} say {release}: commit, then `make release TAG=1`")
+
+
+def write_image(root: Path, release: str) -> None:
+    """Write the tag of the image that a release builds into the files that name one."""
+    for name in IMAGED:
+        file = root / name
+        file.write_text(IMAGE.sub(f"mrcd:{release}", file.read_text()))
 
 
 def begin_next(root: Path, release: str) -> None:
     """Write the version of the next release, which builds from now on lead to."""
     version.write(root, f"{_plain(release)}.dev0")
+    write_image(root, release)
     print(f"release: {SOURCE} says {release}.dev0: commit it")
 
 

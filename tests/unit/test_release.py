@@ -82,6 +82,9 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (made / "mrcd").mkdir(parents=True)
     (made / version.SOURCE).write_text('__version__ = "0.2.0.dev0"\n')
     (made / release.CHANGELOG).write_text(CHANGES)
+    for name in release.IMAGED:
+        (made / name).parent.mkdir(parents=True, exist_ok=True)
+        (made / name).write_text("image: mrcd:0.1.0\n")
     release.git(made, "init", "-q")
     commit(made)
     return made
@@ -106,9 +109,11 @@ def test_from_a_tree_to_a_release_and_on(tree: Path) -> None:
     release.tag(tree, "0.2.0", make=True, key="")
     release.tag(tree, "0.2.0", make=False, key="")
     assert version.of(tree) == "0.2.0"
+    assert {(tree / name).read_text() for name in release.IMAGED} == {"image: mrcd:0.2.0\n"}
     release.begin_next(tree, "0.3.0")
     commit(tree)
     assert version.of(tree).startswith("0.3.0.dev2")
+    assert {(tree / name).read_text() for name in release.IMAGED} == {"image: mrcd:0.3.0\n"}
     with pytest.raises(ReleaseError, match="is at another commit"):
         release.tag(tree, "0.2.0", make=True, key="")
 
