@@ -157,5 +157,72 @@ def test_the_source_archive_is_the_same_each_time(tree: Path, tmp_path: Path) ->
     assert "mrcd-0.2.0/mrcd/__init__.py" in listed.stdout.decode().splitlines()
 
 
+BUILD = """\
+#!/bin/sh
+set -e
+mkdir -p "$DIST"
+for arch in "${2}" "${3}"; do
+	echo "$MRCD_VERSION $SOURCE_DATE_EPOCH" >"$DIST/mrcd_${MRCD_VERSION}_$arch.deb"
+done
+%s
+"""
+SBOM = """\
+import pathlib, sys
+for arch in sys.argv[1:]:
+    pathlib.Path("dist", f"mrcd-{arch}.cdx.json").write_text("{}")
+"""
+
+
+@pytest.fixture
+def buildable(tree: Path) -> Path:
+    """Return the checkout with scripts that stand for the build and the bill of materials."""
+    folder = tree / "packaging"
+    folder.mkdir()
+    for arch in ("amd64", "arm64"):
+        (folder / f"vendor-{arch}.txt").touch()
+    (folder / "sbom.py").write_text(SBOM)
+    (folder / "build.sh").write_text(BUILD % "")
+    (folder / "build.sh").chmod(0o755)
+    (tree / ".gitignore").write_text("dist\nbuild\n.venv\n")
+    (tree / "dist").mkdir()
+    (tree / "dist" / "mrcd_0.1.0_amd64.deb").touch()
+    commit(tree)
+    return tree
+
+
+def test_a_release_is_left_in_dist_with_its_sums(buildable: Path) -> None:
+    release.make(buildable, {"MRCD_VERSION": "0.2.0"}, release="0.2.0", key="")
+    dist = buildable / "dist"
+    names = {
+        "mrcd_0.2.0_amd64.deb", "mrcd_0.2.0_arm64.deb", "mrcd-0.2.0.tar.gz", "mrcd-amd64.cdx.json",
+        "mrcd-arm64.cdx.json",
+    }  # fmt: skip
+    assert {file.name for file in dist.iterdir()} == names | {"SHA256SUMS"}
+    epoch = release.git(buildable, "log", "-1", "--format=%ct")
+    assert (dist / "mrcd_0.2.0_amd64.deb").read_text() == f"0.2.0 {epoch}\n"
+    checked = subprocess.run(
+        ["sha256sum", "--check", "SHA256SUMS"], cwd=dist, capture_output=True, text=True, check=True
+    ).stdout
+    assert {line.removesuffix(": OK") for line in checked.splitlines()} == names
+    release.check_tree(buildable)
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ('pwd >"$DIST/mrcd-place"', "two builds of one commit differ: mrcd-place;"),
+        ("exit 3", r"failed \(3\)"),
+    ],
+)
+def test_a_build_that_fails_or_differs_replaces_nothing(
+    buildable: Path, more: str, says: str
+) -> None:
+    (buildable / "packaging" / "build.sh").write_text(BUILD % more)
+    commit(buildable)
+    with pytest.raises(ReleaseError, match=says):
+        release.make(buildable, {"MRCD_VERSION": "0.2.0"}, release="0.2.0", key="")
+    assert [file.name for file in (buildable / "dist").iterdir()] == ["mrcd_0.1.0_amd64.deb"]
+
+
 def test_every_architecture_with_a_lock_is_built() -> None:
     assert release.architectures(version.ROOT) == ["amd64", "arm64"]
