@@ -214,7 +214,6 @@ static __always_inline u32 find_place(struct __sk_buff *skb, struct cell_in *in,
 	in->p->c.head = l3 + (tcp[12] >> 4) * 4;
 	if (in->p->c.len <= in->p->c.head || in->p->c.head + mss > CFG_MTU)
 		return MRC_C_DROP_LENGTH;
-	in->p->ace = has_accurate_ecn(tcp, &in->rx->ace_flows);
 	payload = in->p->c.len - in->p->c.head;
 	if (payload > mss && skb->gso_size != mss)
 		return MRC_C_DROP_LENGTH;
@@ -222,6 +221,7 @@ static __always_inline u32 find_place(struct __sk_buff *skb, struct cell_in *in,
 	place = cell_place(bpf_ntohl(*(__be32 *)(tcp + 4)), seq, mss);
 	if (place + in->p->c.count > MRC_CELL_PACKETS)
 		return MRC_C_DROP_LENGTH;
+	in->p->ace = has_accurate_ecn(tcp, &in->rx->ace_flows);
 	in->p->psn = (in->p->psn + place) & MRC_PSN_MASK;
 	return 0;
 }

@@ -113,6 +113,7 @@ def test_lies_are_refused(cells: CellRig, rig: Rig) -> None:
 
     single, whole = far.cell(FIRST, numbered(1)), far.cell(FIRST, packet, mss=MSS)
     v6 = far.cell(FIRST, large(1, version=6))
+    accurate = far.cell(FIRST, tcp(noise(2 * MSS), inward=True, ace=5), mss=MSS)
     length, _label, _state, inner = cells.places
     what_follows = (inner - 2, b"\x86\xdd") if far.cell_udp else (OUTER + 6, b"\x29")
     lies = [
@@ -127,6 +128,7 @@ def test_lies_are_refused(cells: CellRig, rig: Rig) -> None:
         ("several packets as one", far.cell(FIRST, packet), MSS, "drop_length"),
         ("other segments", whole, MSS - 1, "drop_length"),
         ("not merged", whole, 0, "drop_length"),
+        ("not merged, of a flow with AccECN", accurate, 0, "drop_length"),
         ("short segments", far.cell(FIRST, large(3, mss=511), mss=511), 511, "drop_inner"),
         ("no payload", far.cell(FIRST, tcp(b"", inward=True), mss=MSS), 0, "drop_length"),
         ("no TCP", far.cell(FIRST, udp(noise(MSS), inward=True), mss=MSS), 0, "drop_inner"),
