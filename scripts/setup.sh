@@ -153,7 +153,8 @@ install_headers() {
 # (packaging/vendor-*.txt), of the rest (packaging/lock.py: OF_DEBIAN) the distribution's own.
 versions() {
 	local python=/usr/bin/python3
-	sed -n 's/^\([^ #]*==[^ ]*\).*/\1/p' "packaging/vendor-$(dpkg --print-architecture).txt"
+	# They are the same for all architectures.
+	sed -n 's/^\([^ #]*==[^ ]*\).*/\1/p' packaging/vendor-amd64.txt
 	echo "cryptography==$($python -c 'from importlib.metadata import version; print(version("cryptography"))')"
 }
 

@@ -17,12 +17,18 @@ from tests.fuzz import corpus, programs
 from tests.fuzz.world import HASHES
 
 
+@pytest.fixture(scope="module", params=programs.WORLDS)
+def target(request: pytest.FixtureRequest) -> str:
+    """Return each network in turn."""
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(target: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     if os.geteuid() != 0:
         pytest.skip("the maps are made in the kernel, which needs root: run the tests as root")
     made = tmp_path_factory.mktemp("fuzz")
-    programs.replayer(made)
+    programs.replayer(target, made)
     return made
 
 
@@ -33,8 +39,8 @@ def counted(text: str) -> dict[str, int]:
     return {names[int(index)]: int(count) for index, count in pairs}
 
 
-def test_no_kept_input_breaks_a_promise(folder: Path) -> None:
-    inputs = [*programs.seeds(), *corpus.read("programs")]
+def test_no_kept_input_breaks_a_promise(target: str, folder: Path) -> None:
+    inputs = [*programs.seeds(), *corpus.read(target)]
     done = programs.replay(folder, inputs)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[0] == str(len(inputs))

@@ -21,6 +21,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.fuzz import corpus, programs
 
@@ -28,10 +29,10 @@ ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "build" / "fuzz"
 TARGETS = {
     "handshake": 2048, "control": 2048, "configuration": 4096, "privileged": 1024, "captures": 1024,
-    "programs": 1024,
+    "programs": 1024, "programs_ip4": 1024,
 }  # fmt: skip
 """The targets, and how long their inputs may be, bytes."""
-IN_C = {"programs"}
+IN_C = programs.WORLDS.keys()
 HANG_S = 10
 WORD_BYTES = 60
 MEMORY_MB = 2048
@@ -47,21 +48,30 @@ class Run:
     fault: bytes | None
 
 
+def kernel_of(target: str) -> Path:
+    """Return the folder with the programs of a target."""
+    return BUILD / "kernel" / target
+
+
 def command(target: str) -> list[str]:
     """Return the command of a target's fuzzer."""
     if target in IN_C:
-        return [str(BUILD / "kernel" / "fuzzer")]
+        return [str(kernel_of(target) / "fuzzer")]
     return [sys.executable, "-m", "tests.fuzz.guided", target]
 
 
 def seeds(target: str) -> list[bytes]:
     """Return the inputs to begin with."""
-    return [*importlib.import_module(f"tests.fuzz.{target}").seeds(), *corpus.read(target)]
+    return [*_module(target).seeds(), *corpus.read(target)]
+
+
+def _module(target: str) -> Any:
+    return programs if target in IN_C else importlib.import_module(f"tests.fuzz.{target}")
 
 
 def words_of(target: str) -> Sequence[str]:
     """Return what libFuzzer is to insert; it takes no longer words."""
-    every = getattr(importlib.import_module(f"tests.fuzz.{target}"), "WORDS", ())
+    every = getattr(_module(target), "WORDS", ())
     return [word for word in every if len(word) <= WORD_BYTES]
 
 
@@ -78,19 +88,19 @@ def fuzz(target: str, seconds: int) -> Run:
     words = BUILD / f"{target}.words"
     words.write_text("".join(f'"{quoted(word)}"\n' for word in words_of(target)) or "# none\n")
     log = BUILD / f"{target}.log"
-    before = set(faults.iterdir())
+    before = set(faults.glob(f"{target}-*"))
     began = time.monotonic()
     with log.open("w") as output:
         subprocess.run(
             [*command(target), str(found), f"-max_total_time={seconds}",
              f"-max_len={TARGETS[target]}", f"-timeout={HANG_S}", f"-rss_limit_mb={MEMORY_MB}",
              f"-dict={words}", f"-artifact_prefix={faults}/{target}-", "-print_final_stats=1"],
-            cwd=ROOT, env=programs.environment(BUILD / "kernel"), stdout=output,
+            cwd=ROOT, env=programs.environment(kernel_of(target)), stdout=output,
             stderr=subprocess.STDOUT, timeout=2 * seconds + 600, check=False,
         )  # fmt: skip
     took = round(time.monotonic() - began)
     text = log.read_text(errors="replace")
-    new = sorted(set(faults.iterdir()) - before)
+    new = sorted(set(faults.glob(f"{target}-*")) - before)
     numbers = re.findall(r"^#(\d+)\s.*?cov: (\d+)", text, re.MULTILINE)
     if not numbers:
         sys.exit(f"fuzz: {target} has not run; {log} says why")
@@ -104,7 +114,7 @@ def keep(target: str, fault: bytes | None) -> int:
         subprocess.run(
             [*command(target), "-merge=1", f"-max_len={TARGETS[target]}", folder,
              str(BUILD / target)],
-            cwd=ROOT, env=programs.environment(BUILD / "kernel"), capture_output=True, timeout=900,
+            cwd=ROOT, env=programs.environment(kernel_of(target)), capture_output=True, timeout=900,
             check=True,
         )  # fmt: skip
         inputs = [path.read_bytes() for path in Path(folder).iterdir()]
@@ -125,9 +135,9 @@ def main(words: Sequence[str] | None = None) -> int:
     targets = asked.targets or list(TARGETS)
     share = max(1, round(asked.minutes * 60 / len(targets)))
     faults = 0
-    if IN_C & set(targets):
-        programs.built(BUILD / "kernel")
     for target in targets:
+        if target in IN_C:
+            programs.built(target, kernel_of(target))
         run = fuzz(target, share)
         faults += run.fault is not None
         with (BUILD / "runs.csv").open("a") as file:

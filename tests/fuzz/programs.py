@@ -12,6 +12,7 @@ import subprocess
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from mrcd.fabric.routing import SRV6, Routing
 from mrcd.wire.sources import bpf_dir
 from tests.fuzz import world
 
@@ -19,16 +20,28 @@ KERNEL = Path(__file__).parent / "kernel"
 COMMON = ("-O1", "-g1", "-fno-strict-aliasing", "-Wno-unused-function", "-w")
 
 
-def built(folder: Path) -> Path:
-    """Return the fuzzer, made anew in a folder. As root, with clang."""
-    world.write(folder)
+WORLDS = {
+    "programs": (SRV6, False),
+    "programs_ip4": (Routing("ecmp", underlay=4), True),
+}
+"""The targets: over uSIDs with cells in IPv6, and over IPv4 with cells in UDP, without a fabric."""
+
+
+def built(target: str, folder: Path) -> Path:
+    """Return the fuzzer of a target, made anew in a folder. As root, with clang."""
+    _write(target, folder)
     return _compiled(folder, "fuzzer", ["clang", "-fsanitize=fuzzer"])
 
 
-def replayer(folder: Path) -> Path:
+def replayer(target: str, folder: Path) -> Path:
     """Return a program that runs the inputs of a file; it needs no clang."""
-    world.write(folder)
+    _write(target, folder)
     return _compiled(folder, "replay", ["gcc", "-DREPLAY"])
+
+
+def _write(target: str, folder: Path) -> None:
+    routing, cell_udp = WORLDS[target]
+    world.write(folder, routing, cell_udp=cell_udp)
 
 
 def _compiled(folder: Path, name: str, command: list[str]) -> Path:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from mrcd.datapath import bytecode, loader
 from mrcd.datapath.host import redundant
+from mrcd.fabric.routing import Routing
 from mrcd.handshake import sealing
 from mrcd.linux import bpf, bpfbatch, bpfmap, kernel, netns
 from mrcd.wire.abi import ABI
@@ -37,6 +38,7 @@ from rigs.packets import (
     ip6,
     ip_length,
     offer_frame,
+    places_of,
     stamp,
     trimmed,
 )
@@ -50,6 +52,11 @@ CONTROL = 16
 SPRAYED = 250
 HASHES, STACK, PER_CPU = (1, 11), 23, 6
 CELL_QPN = 0x770001
+VECTORS = (
+    "data-v4", "sack", "nack", "probe", "eeth-ev-probe", "erth-port-status", "data-ecmp4",
+    "sack-pr-ecmp4", "cell-in-udp4",
+)  # fmt: skip
+"""Golden packets, right for other hosts or networks."""
 SLOTS, CELL_SLOTS = 12, 3
 """Of the reorder rings; few, so that they are soon full."""
 STUB = struct.pack("!BBHHHBB", 0x45, 0, 20, 0, 0, 64, WIRE.MRC_STUB_NEXT)
@@ -98,9 +105,11 @@ def prepared(built: Rig) -> None:
 def frames(built: Rig) -> Iterator[Frame]:
     """Yield what h2 may send, what is nearly right, and what applications send."""
     hosts = [built.fabric.host(name) for name in ("h1", "h2")]
-    far, cells = Far(built.fabric, *hosts), CellFar(built.fabric, *hosts, cell_udp=False)
-    bth = OUTER + 40 + 40 + 8
-    body = bth + 12
+    routing, cell_udp = built.fabric.routing, built.dp.sizes.cell_udp
+    far, cells = Far(built.fabric, *hosts), CellFar(built.fabric, *hosts, cell_udp=cell_udp)
+    bth = OUTER + ip_length(routing) + WIRE.MRC_UDP_LEN
+    body = bth + WIRE.MRC_BTH_LEN
+    psn_of_cell = places_of(routing, cell_udp=cell_udp).state + 4
     auth = WIRE.MRC_AUTH_LEN + WIRE.MRC_ICRC_LEN
 
     def control(frame: bytes, psn: int = 0) -> Frame:
@@ -138,16 +147,16 @@ def frames(built: Rig) -> Iterator[Frame]:
         cells.cell(5002, segment, ev_of(3, 1), ackreq=True, attempt=1, qpn=CELL_QPN),
     ]
     for data in several:
-        yield Frame(CELL, data, OUTER + 8 + 4 + 4)
+        yield Frame(CELL, data, psn_of_cell)
     yield Frame(RAW, offer_frame(far, EV)[0])
     yield Frame(RAW, bytes(12) + b"\x08\x00" + ip4(b"foreign" * 9))
     whole = far.data(5002, ip4(bytes(200)))
-    yield Frame(RAW, trimmed(whole, OUTER + ip_length(built.fabric.routing) + PAYLOAD - UDP))
+    yield Frame(RAW, trimmed(whole, OUTER + ip_length(routing) + PAYLOAD - UDP))
     write = Write(msn=5000, length=20, rkey=WIRE.MRC_RKEY_STUB, timestamp=stamp(0))
     bth_of = Bth(WIRE.MRC_OP_WRITE_ONLY, QPN, 5000, ts=True)
     yield Frame(DATA, far.frame(Data(far.envelope(EV), bth_of, write, STUB), 5000), bth + 11)
     stub = cells.cell(5000, STUB, qpn=CELL_QPN, mss=WIRE.MRC_CELL_STUB, first=0)
-    yield Frame(CELL, stub, OUTER + 8 + 4 + 4)
+    yield Frame(CELL, stub, psn_of_cell)
     head = Bth(WIRE.MRC_OP_ENDPOINT_RSP, WIRE.MRC_QPN_ENDPOINT, 4)
     yield control(
         far.frame(Control(far.envelope(EV), head, Eeth(WIRE.MRC_ENDPOINT_EV_PROBE, 0xBEEF)))
@@ -156,7 +165,7 @@ def frames(built: Rig) -> Iterator[Frame]:
     asks += siphash(bytes(16), padded(asks)).to_bytes(8, "little") + bytes(16)
     for message in (asks, asks[:-20] + bytes(20), sealing.SEALED + bytes(60)):
         yield Frame(RAW, offer_frame(far, EV, message)[0])
-    for name in ("data-v4", "sack", "nack", "probe", "eeth-ev-probe", "erth-port-status"):
+    for name in VECTORS:
         yield Frame(RAW, vector(name))
     link = LINK_MAC + LINK_MAC
     for packet in (
@@ -184,11 +193,11 @@ def _contents(built: Rig, name: str, one: bpfmap.MapDescription) -> tuple[int, b
     return one.entries, b"".join(bpfbatch.lookup(fd, 0, one.entries, size))
 
 
-def write(folder: Path) -> None:
-    """Write the programs as C, the frames, and the maps, into a folder. As root."""
+def write(folder: Path, routing: Routing, *, cell_udp: bool) -> None:
+    """Write the programs of a network as C, the frames, and the maps, into a folder. As root."""
     folder.mkdir(parents=True, exist_ok=True)
     namespace = f"fuzz{os.getpid()}"
-    built = Rig(namespace, folder, decap=kernel.has_decap())
+    built = Rig(namespace, folder, routing, decap=kernel.has_decap(), cell_udp=cell_udp)
     try:
         with netns.entered(namespace):
             prepared(built)
@@ -205,6 +214,11 @@ def _write(built: Rig, folder: Path) -> None:
     programs = {
         name: bytecode.pointed(code.programs[name], same, numbers) for name in loader.PROGRAMS
     }
+    (folder / "config.h").write_text(
+        f"#define CFG_ENCAP {built.dp.sizes.encap}\n"
+        f"#define CFG_CELL_UDP {int(built.dp.sizes.cell_udp)}\n"
+        f"#define CFG_NEXT_HOPS {int(built.dp.sizes.next_hops)}\n"
+    )
     (folder / "programs.c").write_text(translate.text(programs, names, loader.TAILS))
     lines, world = [], b""
     for name in names:

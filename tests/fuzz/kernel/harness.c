@@ -20,9 +20,8 @@
 #define bpf_htonl __builtin_bswap32
 #define bpf_ntohl __builtin_bswap32
 #define bpf_ntohll __builtin_bswap64
-#define CFG_ENCAP 0
-#define CFG_CELL_UDP 0
-#define CFG_NEXT_HOPS 0
+
+#include "config.h" /* made by tests/fuzz/world.py */
 
 typedef uint8_t u8;
 typedef uint16_t u16;
@@ -312,20 +311,41 @@ static void put_check(u8 *frame, u32 len, u8 *at)
 	memcpy(at, &word, 4);
 }
 
+/* Write the checksum of an IPv4 header. */
+static void put_sum(u8 *ip)
+{
+	u64 sum;
+
+	ip[10] = ip[11] = 0;
+	sum = sum_of(ip, MRC_IP4_LEN);
+	while (sum >> 16)
+		sum = (sum & 0xffff) + (sum >> 16);
+	ip[10] = ~sum;
+	ip[11] = ~sum >> 8;
+}
+
 /* Give a frame of h2's, whose keys are zero, its tag and its check. */
 static void seal_frame(u32 kind, u8 *frame, u32 len, int again)
 {
 	static const u64 key[2];
 	const struct mrc_bth *bth = (void *)(frame + MRC_BTH_OFF);
-	struct mrc_cell *cell = (void *)(frame + MRC_ETH_LEN + 8);
+	struct mrc_cell *cell = (void *)(frame + (CELL_UDP ? CELL_STATE_OFF - 4 : MRC_ETH_LEN + 8));
 	struct mrc_reth *reth = (void *)(frame + MRC_BODY_OFF + 8);
 	struct mrc_auth *auth;
 	u64 tag;
 	u32 words;
 
-	if (kind == CELL && len >= MRC_ETH_LEN + 40) {
-		memcpy(&words, frame + MRC_ETH_LEN, 4);
-		cell->tag = cell_tag(key, cell, bpf_ntohl(words) & 0xfffff,
+	if (ENCAP_IPV4 && len >= MRC_ETH_LEN + MRC_IP4_LEN)
+		put_sum(frame + MRC_ETH_LEN);
+	if (kind == CELL && len >= CELL_OFF) {
+		if (CELL_UDP) {
+			memcpy(&words, frame + CELL_STATE_OFF - 4, 4);
+			words = bpf_ntohl(words) >> MRC_CELL_VNI_SHIFT;
+		} else {
+			memcpy(&words, frame + MRC_ETH_LEN, 4);
+			words = bpf_ntohl(words) & 0xfffff;
+		}
+		cell->tag = cell_tag(key, cell, words,
 				     (u32)bpf_ntohs(cell->psn_hi) << 8 | cell->psn_lo,
 				     0x770000 | bpf_ntohs(cell->qp));
 	} else if (kind == DATA && len >= MRC_PAYLOAD_OFF + 4) {
