@@ -397,9 +397,12 @@ static __always_inline void take_arrived(u32 qp, const struct sack_in *s, u32 su
 			continue;
 		}
 		some = sent_together(entry, word, psn, fresh, &whole);
+		FORGET(whole, fresh); /* or the rest of the round would be walked for each kind of cell */
 		fresh &= ~some;
 		bytes += acked(qp, psn, entry, __builtin_popcountll(some), whole, sure, tx, b,
 			       &latest);
+		FORGET(bytes, fresh); /* or the rounds that follow would be, for each way through this one */
+		FORGET(latest, fresh);
 	}
 	out->bytes = bytes;
 	out->latest = latest;
