@@ -6,6 +6,9 @@ RESULTS := build/results
 MINUTES := 20
 SEED := 1
 ARGS :=
+NIC :=
+KERNELS :=
+PYTHONS :=
 RELEASE := bookworm
 REPO := dist/apt
 KEY :=
@@ -14,7 +17,7 @@ ARCH := $(shell dpkg --print-architecture 2>/dev/null || echo amd64)
 # Tests start daemons and commands hundreds of times: each would compile its Python modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup setup-bench test test-unit test-bpf test-net test-net-alone test-net-beside test-package lint format docs man demo bench bench-quick bench-transport bench-paper soak wheel deb image sbom release apt-repo lock audit fuzz check-vm check-readme clean
+.PHONY: help setup setup-bench test test-unit test-bpf test-net test-net-alone test-net-beside test-package lint format docs man demo bench bench-quick bench-transport bench-paper soak wheel deb image sbom release apt-repo lock audit fuzz check-vm check-readme check-verifier check-python check-arm clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,9 +60,10 @@ lint: setup ## check style and types
 format: setup ## format the Python sources
 	$(PYTHON) -m ruff format .
 
-docs: setup ## write docs/api.md, the API's schema and tables of the reference from the code
+docs: setup ## write docs/api.md, the API's schema, and tables of the reference and of platforms
 	$(PYTHON) -m scripts.apidoc
 	$(PYTHON) -m scripts.configdoc
+	$(PYTHON) -m scripts.platforms
 
 man: setup ## write the manual pages to build/man
 	$(PYTHON) -m scripts.manpages build/man
@@ -113,11 +117,21 @@ fuzz: ## fuzz what strangers can send for MINUTES=20; ARGS="--keep TARGET..." (a
 	@scripts/setup.sh fuzz
 	$(PYTHON) -m tests.fuzz --minutes $(MINUTES) $(ARGS)
 
-check-vm: setup deb ## check the package on virtual machines; RELEASE=trixie is Debian 13 (as root)
-	$(PYTHON) -m vm.check --release $(RELEASE) $(ARGS)
+check-vm: setup deb ## check the package on virtual machines; RELEASE=trixie is Debian 13, NIC=e1000e that model (as root)
+	$(PYTHON) -m vm.check --release $(RELEASE) $(if $(NIC),--plane-nics --nic $(NIC)) $(ARGS)
 
 check-readme: setup deb ## type docs/quickstart.md on virtual machines (as root)
 	$(PYTHON) -m vm.check --readme --release $(RELEASE)
+
+check-verifier: setup ## give all programs to the verifiers of KERNELS="running bookworm trixie trixie-backports" (as root)
+	$(PYTHON) -m vm.verifier $(ARGS) $(KERNELS)
+
+check-python: setup ## run the unit tests with other interpreters: PYTHONS="3.12 3.13", those that are installed
+	$(PYTHON) -m vm.pythons $(ARGS) $(PYTHONS)
+
+check-arm: setup ## connect two hosts on an emulated arm64 machine, with that package (as root)
+	packaging/build.sh deb arm64
+	$(PYTHON) -m vm.arm64 $(ARGS)
 
 clean: ## remove .venv and everything built
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -117,9 +117,14 @@ def transfer(sender: Vm, receiver: Vm, address: str, blocks: int, within_s: floa
 
 def configure(vm: Vm, **transport: str | int) -> None:
     """Have mrcd take these settings of [transport], and no others."""
+    write(vm, **transport)
+    vm.run("systemctl reload mrcd")
+
+
+def write(vm: Vm, **transport: str | int) -> None:
+    """Write these settings of [transport], and no others, into the configuration."""
     file = "/etc/mrcd/mrcd.toml"
     vm.run(f"sed -i '/^\\[transport\\]$/,$d' {file}")
     lines = [f"{key} = {json.dumps(value)}" for key, value in transport.items()]
     if lines:
         vm.run(f"cat >>{file} <<'END'\n" + "\n".join(["[transport]", *lines, "END"]))
-    vm.run("systemctl reload mrcd")

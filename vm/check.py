@@ -2,11 +2,12 @@
 """Check mrcd's package on virtual machines, from the first boot to its removal: `make check-vm`.
 
 With --readme (`make check-readme`), type what docs/quickstart.md says about two hosts
-(vm/readme.py). With --network, two hosts have an ordinary network between them (vm/plain.py).
+(vm/readme.py). With --network, two hosts have an ordinary network between them (vm/plain.py). With
+--plane-nics, two hosts have NICs of a model (vm/planenics.py).
 
 There are two hosts with a NIC for each plane, and a third machine with the fabric's switches. Every
 step has a verdict and figures, which are printed and written to build/vm/RELEASE/result.json
-(readme.json).
+(readme.json). With --record, vm/results keeps the verdicts, which docs/platforms.md shows.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from mrcd.fabric import description
-from vm import machines, measure, plain, provision, readme, steps, taps
+from rigs import kept_programs
+from vm import machines, measure, plain, planenics, provision, readme, results, steps, taps
 from vm.clock import CLOCK
 from vm.machines import Machine
 from vm.qemu import NICS, Image, MachineFailed, Vm, accelerator
@@ -39,6 +41,7 @@ from vm.verdict import Check
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build" / "vm"
 PAYLOAD_MB = 64
+CPUS = 2
 MEMORY_MB = {"host": 1024, "switches": 512}
 # Tests that a guest runs with the package's Python.
 GUEST_TESTS = ("rigs/rig.py", "rigs/packets.py", "tests/bpf/interrupted.py")
@@ -47,8 +50,11 @@ GUEST_TESTS = ("rigs/rig.py", "rigs/packets.py", "tests/bpf/interrupted.py")
 SLOW_UNIT = "[Service]\nTimeoutStartSec=1h\nTimeoutStopSec=10min\nWatchdogSec=1h\n"
 
 
-def make_payload(folder: Path, deb: Path) -> Path:
-    """Make a disk with the package, the fabric file and all else that the machines need."""
+def make_payload(folder: Path, deb: Path, compiled: Path | None) -> Path:
+    """Make a disk with the package, the fabric file and all else that the machines need.
+
+    compiled: programs that the package does not bring.
+    """
     with tempfile.TemporaryDirectory(dir=folder) as made:
         script = Path(__file__).with_name("provision.py")
         for file in (machines.FABRIC, machines.MACHINES, script, deb):
@@ -59,12 +65,22 @@ def make_payload(folder: Path, deb: Path) -> Path:
         for name in GUEST_TESTS:
             Path(made, name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, Path(made, name))
+        if compiled is not None:
+            shutil.copytree(compiled, Path(made, planenics.COMPILED))
         disk = folder / "payload.img"
         disk.unlink(missing_ok=True)
         subprocess.run(
             ["mke2fs", "-q", "-t", "ext4", "-d", made, str(disk), f"{PAYLOAD_MB}M"], check=True
         )
     return disk
+
+
+def _compiled() -> Path:
+    """Compile what hosts with native XDP need, which the package does not bring."""
+    folder = BUILD / "compiled"
+    folder.mkdir(parents=True, exist_ok=True)
+    kept_programs.compile_all(folder, list(kept_programs.kept()))
+    return folder
 
 
 def explain(check: Check, folder: Path) -> None:
@@ -76,25 +92,28 @@ def explain(check: Check, folder: Path) -> None:
 
 @contextlib.contextmanager
 def running(
-    fleet: Sequence[Machine], image: Image, deb: Path, minutes: float, nic: str, queues: int
+    fleet: Sequence[Machine], image: Image, deb: Path, options: argparse.Namespace
 ) -> Iterator[Check]:
     """Yield a check with all machines of the fabric, not yet started; stop them at the end."""
     # The path of a unix socket has at most 107 characters, so the folder is in /tmp.
     cables = {nic.cable for machine in fleet for nic in machine.nics}
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mrcd-vm-")))
-        space = stack.enter_context(taps.made(cables)) if queues > 1 else None
-        payload = make_payload(folder, deb)
+        nic, queues, space = options.nic, options.queues, None
+        if options.plane_nics or queues > 1:
+            space = stack.enter_context(taps.made(cables, several=queues > 1))
+        payload = make_payload(folder, deb, _compiled() if options.plane_nics else None)
         vms: dict[str, Vm] = {}
         cabled: set[int] = set()
         for machine in fleet:
             near = frozenset(nic.cable for nic in machine.nics) - cabled
             memory_mb = MEMORY_MB[machine.role]
             vms[machine.name] = Vm(
-                machine, image, payload, folder, memory_mb, near, nic, queues, space
+                *(machine, image, payload, folder, memory_mb, near, nic, queues, space),
+                cpus=max(CPUS, queues),
             )
             cabled |= near
-        check = Check(vms, CLOCK.deadline(minutes * 60))
+        check = Check(vms, CLOCK.deadline(options.minutes * 60))
 
         def ended(*_: object) -> None:
             """Kill the machines, so that no thread keeps waiting for one of them."""
@@ -132,8 +151,17 @@ def newest_package() -> Path:
     return found[-1]
 
 
-def main() -> int:
-    """Run all steps; return 1 if one of them failed."""
+def named(options: argparse.Namespace) -> str:
+    """Return the name of a check, for its result."""
+    if options.plane_nics:
+        queues = f"-{options.queues}" if options.queues > 1 else ""
+        return f"nics-{options.nic}{queues}"
+    network: str | None = options.network
+    return "readme" if options.readme else network or "result"
+
+
+def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
+    """Return the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--release", choices=["bookworm", "trixie"], default="bookworm")
     parser.add_argument("--minutes", type=float, default=120, help="time limit of the whole check")
@@ -144,6 +172,9 @@ def main() -> int:
         "--network", choices=plain.NETWORKS, help="two hosts without a fabric, on this network"
     )
     parser.add_argument(
+        "--plane-nics", action="store_true", help="two hosts with two NICs of the model --nic"
+    )
+    parser.add_argument(
         "--only", action="append", metavar="STEP", help="run only STEP and the essential steps"
     )
     parser.add_argument(
@@ -152,25 +183,33 @@ def main() -> int:
     parser.add_argument(
         "--queues", type=int, default=1, help="queues of these NICs, over taps; default: 1"
     )
+    parser.add_argument("--record", action="store_true", help="keep the verdicts in vm/results")
     parser.add_argument("--deb", type=Path, help="the package; default: the newest in dist/")
-    options = parser.parse_args()
+    return parser.parse_args(given)
+
+
+def main() -> int:
+    """Run all steps; return 1 if one of them failed."""
+    options = arguments()
     if os.geteuid() != 0:
         sys.exit("check-vm: needs root to make a disk with a root file system: run it with sudo")
     # Two hosts on any network have what the package depends on, and neither compiler nor headers.
-    kind = "bare" if options.network else "full"
+    kind = "bare" if options.network or options.plane_nics else "full"
     image = Image(BUILD / (options.release if kind == "full" else f"{options.release}-{kind}"))
     make = [str(ROOT / "vm" / "image.sh"), str(image.folder), options.release, kind]
     subprocess.run(make, check=True)
     deb = options.deb or newest_package()
     if options.readme:
         todo, fleet = readme.STEPS, readme.fleet(readme.QUICKSTART.read_text())
+    elif options.plane_nics:
+        todo, fleet = planenics.STEPS, planenics.fleet()
     elif options.network:
         todo, fleet = plain.steps(options.network), plain.fleet(options.network)
     else:
         todo, fleet = steps.STEPS, machines.of(description.load(machines.FABRIC))
     if options.only:
         todo = chosen(todo, options.only)
-    with running(fleet, image, deb, options.minutes, options.nic, options.queues) as check:
+    with running(fleet, image, deb, options) as check:
         for name, what, essential in todo:
             if not check.step(name, functools.partial(what, check)) and essential:
                 break
@@ -178,12 +217,15 @@ def main() -> int:
     report = {
         "good": good,
         "package": deb.name,
-        "machine": f"{accelerator()}, 2 CPUs a guest on {os.cpu_count()}, {platform.machine()}",
+        "machine": f"{accelerator()}, {max(CPUS, options.queues)} CPUs a guest on"
+        f" {os.cpu_count()}, {platform.machine()}",
         "steps": [asdict(verdict) for verdict in check.verdicts],
     }
-    name = "readme" if options.readme else options.network or "result"
+    name = named(options)
     result = image.folder / f"{name}.json"
     result.write_text(json.dumps(report, indent=1) + "\n")
+    if options.record:
+        results.record(*results.kept(name, options.release, report))
     shown = result.relative_to(ROOT)
     print(f"check-vm: {'passed' if good else 'FAILED'}; {shown} has the figures")
     return not good

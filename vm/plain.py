@@ -131,7 +131,7 @@ def connect(check: Check, network: str) -> Figures:
 
     def one(vm: Vm) -> None:
         if network == "router4":
-            _configure(vm)
+            _configure_routed(vm)
             command = "systemctl start mrcd"
         else:
             wait = 60 * patience()
@@ -150,7 +150,7 @@ def connect(check: Check, network: str) -> Figures:
     return {f"{name}_s": round(seconds, 1) for name, seconds in sorted(took.items())}
 
 
-def _configure(vm: Vm) -> None:
+def _configure_routed(vm: Vm) -> None:
     """Write what docs/quickstart.md says of a network with routers."""
     number = HOSTS.index(vm.name)
     peer = HOSTS[1 - number]
@@ -161,12 +161,17 @@ def _configure(vm: Vm) -> None:
         peer_number=2 - number,
         endpoints='", "'.join(_address(peer, plane) for plane in range(len(NICS))),
     )
+    configure(vm, text)
+
+
+def configure(vm: Vm, text: str) -> None:
+    """Write a configuration, and the secret that all hosts of a check have."""
     vm.run(f"printf %s {shlex.quote(text)} >/etc/mrcd/mrcd.toml")
     file = "/etc/mrcd/fabric.secret"
     vm.run(f"umask 077; echo {shlex.quote(_SECRET)} >{file}; chown mrcd {file}")
 
 
-def _target(vm: Vm) -> str:
+def target(vm: Vm) -> str:
     """Return the address of a host's mrc0."""
     addresses: list[str] = measure.status(vm)["mrc0"]["addresses"]
     return next(text.partition("/")[0] for text in addresses if ":" not in text)
@@ -175,18 +180,18 @@ def _target(vm: Vm) -> str:
 def ping(check: Check) -> Figures:
     """The third command, as soon as it answers."""
     one, other = check.hosts
-    target = _target(other)
+    address = target(other)
     took = measure.wait_until(
-        lambda: one.run(f"ping -c 1 -W 1 {target}", check=False).status == 0,
+        lambda: one.run(f"ping -c 1 -W 1 {address}", check=False).status == 0,
         60 * patience(),
-        f"no answer from {target}",
+        f"no answer from {address}",
     )
     measure.wait_until(
         lambda: all(measure.status(vm)["state"] == "ok" for vm in check.hosts),
         60 * patience(),
         "mrcctl status did not become ok",
     )
-    found = measure.ping(one, target, count=20, interval_s=0.2)
+    found = measure.ping(one, address, count=20, interval_s=0.2)
     assert found["lost"] == 0, f"{found['lost']} of 20 pings lost"
     return {"first_answer_s": round(took, 1), "daemon_mb": _resident_mb(one)} | found
 
@@ -213,7 +218,7 @@ def cut(check: Check, network: str) -> Figures:
             "; ".join(f"ip route {word} {way}" for way in ways) for word in ("add", "del")
         )
     measure.serve(other)
-    flow = measure.begin_flow(one, _target(other))
+    flow = measure.begin_flow(one, target(other))
     try:
         time.sleep(AFTER_S)  # let the flow reach its rate
         check.switches.run(kill)

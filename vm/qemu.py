@@ -109,7 +109,8 @@ class Vm:
 
     near: those of its cables of which it has the near end; some other machine has the far one.
     nic: qemu's model of the NICs on cables, one of NICS.
-    queues: of each NIC on a cable; several need `space`, the namespace of vm/taps.py.
+    queues: of each NIC on a cable. space: the namespace of vm/taps.py if cables are taps; only then
+    there may be several queues. cpus: of the machine, at least one for each queue.
     """
 
     machine: Machine
@@ -121,6 +122,7 @@ class Vm:
     nic: str = "virtio-net-pci"
     queues: int = 1
     space: str | None = None
+    cpus: int = 2
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
     _agent: _Json | None = field(default=None, repr=False)
 
@@ -144,7 +146,7 @@ class Vm:
         command = [
             *(("ip", "netns", "exec", self.space) if self.space else ()),
             "qemu-system-x86_64",
-            *("-name", self.name, "-smp", "2", "-m", str(self.memory_mb)),
+            *("-name", self.name, "-smp", str(self.cpus), "-m", str(self.memory_mb)),
             *(("-accel", "kvm", "-cpu", "host") if accel == "kvm" else ()),
             *(("-accel", "tcg,thread=multi", "-cpu", "Nehalem") if accel == "tcg" else ()),
             *("-display", "none", "-no-reboot", "-nodefaults"),
@@ -167,7 +169,9 @@ class Vm:
         for nic in self.machine.nics:
             backend = self._tap(nic.cable) if self.space else self._datagrams(nic.cable)
             # Of each queue two interrupts, and two more: what virtio's driver asks for.
-            several = f",mq=on,vectors={2 * self.queues + 2}" if self.queues > 1 else ""
+            several = ""
+            if self.queues > 1 and self.nic == "virtio-net-pci":
+                several = f",mq=on,vectors={2 * self.queues + 2}"
             command += [
                 "-netdev",
                 f"{backend},id=cable{nic.cable}",

@@ -142,7 +142,7 @@ def in_cells(check: Check) -> Figures:
     for vm in check.hosts:
         cells.configure(vm, **LONG_CELLS)
         vm.run(f"echo {SEGMENT} > /proc/sys/net/ipv4/tcp_min_tso_segs")
-    _wait_for_framing(check, "cell")
+    wait_for_framing(check, "cell")
     figures: Figures = {}
     for family, address in addresses(other).items():
         sent, received = _transferred(check, address)
@@ -159,7 +159,7 @@ def in_cells(check: Check) -> Figures:
         check.switches.run(f"{link} clear", 300)
     assert sent.sent_again > 0, "nothing was lost, or nothing was sent again"
     assert received.counters["hole_skipped"] == 0, "the receiver gave packets up"
-    _wait_until_ok(check)
+    wait_until_ok(check)
     return figures | {"sent_again": sent.sent_again, "tcp_retransmits": sent.tcp_retransmits}
 
 
@@ -177,7 +177,7 @@ def _transferred(check: Check, address: str) -> tuple[cells.Counts, cells.Counts
     return cells.counts(one).since(sent), cells.counts(other).since(received)
 
 
-def _wait_for_framing(check: Check, framing: str) -> None:
+def wait_for_framing(check: Check, framing: str) -> None:
     measure.wait_until(
         lambda: all(cells.framings(vm) == {framing} for vm in check.hosts),
         LONG_S * patience(),
@@ -185,7 +185,7 @@ def _wait_for_framing(check: Check, framing: str) -> None:
     )
 
 
-def _wait_until_ok(check: Check) -> None:
+def wait_until_ok(check: Check) -> None:
     measure.wait_until(
         lambda: all(measure.status(vm)["state"] == "ok" for vm in check.hosts),
         60 * patience(),
@@ -202,8 +202,8 @@ def framings(check: Check) -> Figures:
         framing = str(transport.get("framing", "cell"))
         for vm in check.hosts:
             cells.configure(vm, **transport)
-        _wait_for_framing(check, framing)
-        _wait_until_ok(check)
+        wait_for_framing(check, framing)
+        wait_until_ok(check)
         flow = measure.end_flow(measure.begin_flow(one, other.machine.address, TURN_S))
         assert flow.bytes > 0, f"nothing arrives in framing {framing}"
         rates[framing].append(flow.figures()["mbps"])
@@ -255,7 +255,7 @@ def _plane_dies(check: Check, kill: Callable[[], object], heal: Callable[[], obj
         heal()
     last = result.last_mbps(AFTER_S * patience() / 2)
     assert last > 0, "no data arrives any more"
-    _wait_until_ok(check)
+    wait_until_ok(check)
     return result.figures() | {"afterwards_mbps": last}
 
 

@@ -21,8 +21,12 @@ def name(cable: int, side: str) -> str:
 
 
 @contextlib.contextmanager
-def made(cables: Iterable[int]) -> Iterator[str]:
-    """Make the taps of these cables; yield their namespace, which is removed at the end."""
+def made(cables: Iterable[int], *, several: bool) -> Iterator[str]:
+    """Make the taps of these cables; yield their namespace, which is removed at the end.
+
+    several: whether they have several queues.
+    """
+    queues = ["multi_queue"] if several else []
     space = f"mrcd-vm-{os.getpid()}"
     _ip("netns", "add", space)
     try:
@@ -31,7 +35,7 @@ def made(cables: Iterable[int]) -> Iterator[str]:
             _ip("-n", space, "link", "add", bridge, "type", "bridge", "mcast_snooping", "0")
             _ip("-n", space, "link", "set", bridge, "up", "mtu", str(_MTU))
             for tap in (name(cable, side) for side in _SIDES):
-                _ip("-n", space, "tuntap", "add", tap, "mode", "tap", "multi_queue", "vnet_hdr")
+                _ip("-n", space, "tuntap", "add", tap, "mode", "tap", *queues, "vnet_hdr")
                 _ip("-n", space, "link", "set", tap, "up", "mtu", str(_MTU), "master", bridge)
         yield space
     finally:

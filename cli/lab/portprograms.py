@@ -40,6 +40,11 @@ def load(name: str, ports: int | None = None, **numbers: int) -> int:
     ports: the map of ports, for programs that have one. numbers: those that the source has places
     for, in lower case; others are 0. Raises BpfError with the end of the verifier's log.
     """
+    return verified(name, ports, **numbers)[0]
+
+
+def verified(name: str, ports: int | None = None, **numbers: int) -> tuple[int, str]:
+    """Load a program; return its file descriptor and the verifier's figures."""
     places = _places()
     values = dict.fromkeys(places.values(), 0) | {places[key]: n for key, n in numbers.items()}
     maps = {} if ports is None else {MAP: ports}
@@ -47,7 +52,7 @@ def load(name: str, ports: int | None = None, **numbers: int) -> int:
     kind = bpf.PROG_TYPE_XDP if name == "lab_pass" else bpf.PROG_TYPE_SCHED_CLS
     flags = bpf.F_XDP_HAS_FRAGS if name == "lab_pass" else 0
     # A small log keeps loading fast: a fault must take effect at once.
-    return bpf.load_program(kind, code, name=name, flags=flags, log_size=1 << 16)[0]
+    return bpf.load_program(kind, code, name=name, flags=flags, log_size=1 << 16)
 
 
 def create_ports(count: int) -> int:

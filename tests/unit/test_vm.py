@@ -15,6 +15,7 @@ import time
 import tomllib
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,8 +24,9 @@ from cli.lab import nics, topology
 from cli.lab.state import LabFailed
 from mrcd.fabric import description
 from mrcd.linux.interfaces import Link
-from vm import cells, check, machines, measure, plain, provision, readme, steps, verdict
+from vm import cells, check, machines, measure, plain, planenics, provision, readme, steps, verdict
 from vm.clock import Clock
+from vm.qemu import Done
 
 ROOT = Path(__file__).parents[2]
 FABRIC = description.load(machines.FABRIC)
@@ -365,3 +367,57 @@ def test_steps_of_an_ordinary_network_have_names_of_their_own(network: str) -> N
     names = [name for name, _what, _essential in plain.steps(network)]
     assert names[:5] == ["boot", "network", "install", "connect", "ping"]
     assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ("--plane-nics --nic e1000e", "nics-e1000e"),
+        ("--plane-nics --queues 4", "nics-virtio-net-pci-4"),
+        ("--network cables --nic e1000e", "cables"),
+        ("--readme", "readme"),
+        ("", "result"),
+    ],
+)
+def test_result_of_a_check_is_named_by_what_it_checks(options: str, name: str) -> None:
+    assert check.named(check.arguments(options.split())) == name
+
+
+class Shell:
+    """A machine that answers commands as it is told, by a word of them."""
+
+    def __init__(self, answers: dict[str, str]) -> None:
+        self.answers = answers
+
+    def run(self, command: str, _within_s: float = 0, **_: Any) -> Done:
+        found = [out for word, out in self.answers.items() if word in command]
+        return Done(0, found[0], "", 0.0)
+
+
+def test_what_is_said_of_a_nic_is_what_its_host_shows() -> None:
+    vm: Any = Shell(
+        {
+            "ethtool -i": "e1000e\n",
+            "queues": "queues/rx-0\nqueues/rx-1\nqueues/tx-0\n",
+            "ethtool -k": "tcp-segmentation-offload: on\nlarge-receive-offload: off [fixed]\n",
+        }
+    )
+    assert planenics.looks(vm) == {
+        "driver": "e1000e",
+        "receive_queues": 2,
+        "transmit_queues": 1,
+        "offloads": "tcp-segmentation-offload",
+    }
+
+
+@pytest.mark.parametrize("state", ["ok", "warn", "wrong"])
+def test_doctor_may_warn_but_find_nothing_wrong(state: str) -> None:
+    finding = {"state": state, "check": "offloads", "found": "tso is off", "fix": []}
+    vms: Any = [Shell({"doctor": json.dumps({"findings": [finding]})})]
+    fake: Any = SimpleNamespace(hosts=vms)
+    if state == "wrong":
+        with pytest.raises(AssertionError, match="tso is off"):
+            planenics.doctor(fake)
+    else:
+        says = "all ok" if state == "ok" else "warn: offloads: tso is off"
+        assert planenics.doctor(fake) == {"checks": 1, "says": says}
