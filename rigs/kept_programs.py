@@ -11,12 +11,14 @@ Without FOLDER nothing is compiled: the programs are those that an installed pac
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -24,9 +26,11 @@ from pathlib import Path
 from cli.lab import portprograms
 from cli.lab.state import CACHE_DIR
 from mrcd.datapath import bytecode, loader, precompile
+from mrcd.datapath.bytecode import Bytecode
 from mrcd.datapath.sizes import Sizes
 from mrcd.fabric.routing import ENCAP_ECMP4, ENCAP_ECMP6, ENCAP_FULL
 from mrcd.linux import bpf, kernel
+from mrcd.wire.abi import ABI
 
 WALKED_MAX = 700_000
 """The most instructions that a verifier may walk in a program. The kernel refuses a million."""
@@ -108,25 +112,65 @@ def compile_all(folder: Path, wanted: Sequence[Sizes]) -> None:
 
 
 def verified(folder: Path, wanted: Sequence[Sizes]) -> Report:
-    """Load the programs of these sizes from a folder; return what the verifier said."""
+    """Load the programs of these sizes from a folder; return what the verifier said.
+
+    Each is loaded once, for the first of the configurations that have the same.
+    """
     report = Report(os.uname().release)
+    known: set[bytes] = set()
     text = loader.source()
     for compiled in wanted:
         code = bytecode.read(folder, bytecode.key_of(text, compiled.defines()))
         where = named(compiled)
         assert code is not None, f"{folder} has no programs for {where}"
         sizes = replace(compiled, evs=_EVS, decap=kernel.has_decap())
-        try:
-            maps, programs, loaded = loader.given_to_kernel(code, {}, sizes, compiled=False)
-        except bpf.BpfError as error:
-            report.refused[where] = str(error)
-            continue
-        for one in loaded:
-            report.count(one.name, where, one.verifier)
-        for fd in (*maps.values(), *programs.values()):
+        new = [name for name in loader.PROGRAMS if _add(known, _identity(code, name, sizes))]
+        maps = bytecode.make_maps(code, {each.name for each in code.maps}, sizes.entries())
+        with ThreadPoolExecutor(loader.VERIFIED_AT_ONCE) as pool:
+            said = list(pool.map(partial(_verify, code, maps, sizes), new))
+        for name, (verifier, refusal) in zip(new, said, strict=True):
+            if refusal:
+                report.refused[f"{name}, {where}"] = refusal
+            else:
+                report.count(name, where, verifier)
+        for fd in maps.values():
             os.close(fd)
     _verify_ports(report)
     return report
+
+
+def _add(known: set[bytes], identity: bytes) -> bool:
+    """Add to what is known; return whether it was new."""
+    new = identity not in known
+    known.add(identity)
+    return new
+
+
+def _identity(code: Bytecode, name: str, sizes: Sizes) -> bytes:
+    """Return a digest of what the verifier sees of a program: its instructions, its kind, its maps.
+
+    Programs of several configurations are often the same.
+    """
+    insns = code.programs[name]
+    kind = loader._kind(name, sizes)
+    places: defaultdict[int, int] = defaultdict(int)
+    bytecode.pointed(insns, places)  # adds those that the instructions refer to
+    maps = [code.maps[place] for place in sorted(places)]
+    seen = [(each.name, replace(each.description, btf_id=0)) for each in maps]
+    return hashlib.sha256(repr((name, kind, seen)).encode() + insns).digest()
+
+
+def _verify(code: Bytecode, maps: Mapping[str, int], sizes: Sizes, name: str) -> tuple[str, str]:
+    """Load a program, and close it; return the verifier's figures, or why it was refused."""
+    numbers = {ABI.EVS_PLACE: sizes.evs, ABI.DECAP_PLACE: int(sizes.decap)}
+    kind, flags = loader._kind(name, sizes)
+    insns = bytecode.instructions(code, name, maps, numbers)
+    try:
+        fd, verifier = bpf.load_program(kind, insns, name=name, flags=flags)
+    except bpf.BpfError as error:
+        return "", str(error)
+    os.close(fd)
+    return verifier, ""
 
 
 def _verify_ports(report: Report) -> None:
