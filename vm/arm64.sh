@@ -56,6 +56,8 @@ done
 # No program needs these, and all of it is in the machine's memory.
 rm -rf "$FOLDER"/var/cache/apt "$FOLDER"/debootstrap "$FOLDER"/usr/share/{doc,man,locale,i18n,zoneinfo,perl,info} \
 	"$FOLDER"/usr/lib/aarch64-linux-gnu/{perl-base,gconv} "$FOLDER"/var/lib/{apt,dpkg}
+# In a container debootstrap makes /proc a link to itself.
+[[ ! -L $FOLDER/proc ]] || { rm "$FOLDER/proc" && mkdir "$FOLDER/proc"; }
 printf 'root:x:0:0:root:/root:/bin/sh\nmrcd:x:999:999::/:/usr/sbin/nologin\n' >"$FOLDER/etc/passwd"
 printf 'root:x:0:\nmrcd:x:999:\n' >"$FOLDER/etc/group"
 printf '127.0.0.1 localhost\n' >"$FOLDER/etc/hosts"
