@@ -35,7 +35,7 @@ for host in ("h1", "h2"):
     lab.start_daemon("lab", host)
 '"""
 REACH = """began=$(date +%s)
-until mrcctl lab exec h1 -- ping -q -c 1 -W 2 10.99.0.2 >/dev/null; do
+until mrcctl lab exec h1 -- ping -q -c 1 -W 2 10.99.0.2 >/dev/null 2>&1; do
     if [ $(($(date +%s) - began)) -gt 600 ]; then
         tail -n 20 /run/mrcd-lab/lab/h1/mrcd.log
         exit 1
