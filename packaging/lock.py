@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 OF_DEBIAN = {"cryptography"}
 """Dependencies that the Debian package takes from Debian, whose security team mends them."""
 PYTHONS = ("3.11", "3.12", "3.13")
-"""Of Debian 12, Ubuntu 24.04 and Debian 13."""
+"""Of Debian 12 and 13, and Python 3.12."""
 ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
 """Debian's names of the architectures, and those of wheels."""
 PLATFORMS = ("manylinux_2_28", "manylinux_2_17", "manylinux2014")
