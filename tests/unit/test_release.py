@@ -177,7 +177,7 @@ for arch in sys.argv[1:]:
 def buildable(tree: Path) -> Path:
     """Return the checkout with scripts that stand for the build and the bill of materials."""
     folder = tree / "packaging"
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     for arch in ("amd64", "arm64"):
         (folder / f"vendor-{arch}.txt").touch()
     (folder / "sbom.py").write_text(SBOM)
