@@ -146,6 +146,7 @@ class _Second:
     peers: str
     first_ns: int
     last_ns: int
+    told: bool = False  # logged
 
     @property
     def lasts(self) -> bool:
@@ -438,8 +439,9 @@ class Channels:
             own = str(underlay.of(self._fabric).address(self._hosts[peer], self._plane))
             self._seconds[peer] = _Second(self._source, own, now, now)
             return
-        lasted, known.last_ns = known.lasts, now
-        if known.lasts and not lasted:
+        known.last_ns = now
+        if known.lasts and not known.told:
+            known.told = True
             log.warning("peer.key_used_twice", peer=peer, heard=known.peers, other=known.address)
 
     @property
