@@ -16,6 +16,7 @@ from unittest import mock
 from mrcd.linux.privileged import requests, server
 from mrcd.linux.privileged.permits import SUFFIXES, Permits, Plane, Undone, loads
 from mrcd.linux.privileged.requests import KINDS, Request
+from tests.fuzz.words import JSON
 
 FOLDER = "/sys/fs/bpf/mrcd"
 FABRIC = Permits(
@@ -96,20 +97,7 @@ def check(data: bytes) -> None:
     assert loads(permits.dumps()) == permits
 
 
-WORDS = (
-    "Infinity",
-    "NaN",
-    "-1",
-    "1e400",
-    "9" * 30,
-    "9" * 4400,
-    "[" * 1100,
-    '"\\ud800"',
-    '"\\u0000"',
-    "null",
-    "true",
-    "{}",
-)
+WORDS = JSON
 """What fuzzers are to try in place of anything."""
 _SAMPLES: dict[str, Any] = {
     "name": "mrc0", "other": "mrc0p", "lower": "mrc0p", "dev": "mrc0", "mtu": 1500,
