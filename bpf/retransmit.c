@@ -174,6 +174,7 @@ static __always_inline void find_lost(const struct mrc_host *h, u32 qp, const st
 	for (i = 0; i < SCAN_MAX; i++) {
 		if (!holes) {
 			word += 64;
+			FORGET(word, seen_ns); /* or newer verifiers would walk on for each count of words */
 			if ((s32)(word - to) >= 0)
 				break;
 			holes = ~tx->sacked[(word >> 6) & CFG_WORD_MASK] &
