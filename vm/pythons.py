@@ -2,8 +2,9 @@
 """Run the unit tests with other interpreters than Debian 12's: `make check-python`.
 
 An interpreter is found by its version: on PATH, or where pyenv keeps its own. What is not there
-cannot be tried, and is named. Each gets an environment of its own in build/python. With --record,
-vm/results/python.json keeps the outcome, which docs/platforms.md shows.
+cannot be tried, and is named. Each gets an environment of its own in build/python, with the
+versions that the Debian package carries. With --record, vm/results/python.json keeps the outcome,
+which docs/platforms.md shows.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -22,6 +24,7 @@ from vm import results
 
 ROOT = Path(__file__).resolve().parents[1]
 WORK = ROOT / "build" / "python"
+LOCKED = ROOT / "packaging" / "vendor-amd64.txt"
 VERSIONS = ("3.12", "3.13")
 PYENV = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
 
@@ -36,13 +39,20 @@ def interpreter(version: str) -> Path | None:
     return kept[-1] if kept else None
 
 
+def versions() -> str:
+    """Return constraints for pip: what the package carries; the same for all architectures."""
+    return "".join(f"{each}\n" for each in re.findall(r"^[^ #]+==\S+", LOCKED.read_text(), re.M))
+
+
 def environment(python: Path, version: str) -> Path:
     """Make an environment with what the tests need; return its interpreter."""
     folder = WORK / version
     shutil.rmtree(folder, ignore_errors=True)
     subprocess.run([python, "-m", "venv", folder], check=True)
-    own = folder / "bin" / "python"
+    own, carried = folder / "bin" / "python", folder / "versions.txt"
+    carried.write_text(versions())
     install = [str(own), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+    install += ["-c", str(carried)]
     subprocess.run([*install, "-e", f"{ROOT}[dev]"], check=True, stderr=subprocess.DEVNULL)
     return own
 
