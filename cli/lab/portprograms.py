@@ -52,7 +52,7 @@ def verified(name: str, ports: int | None = None, **numbers: int) -> tuple[int, 
     kind = bpf.PROG_TYPE_XDP if name == "lab_pass" else bpf.PROG_TYPE_SCHED_CLS
     flags = bpf.F_XDP_HAS_FRAGS if name == "lab_pass" else 0
     # A small log keeps loading fast: a fault must take effect at once.
-    return bpf.load_program(kind, code, name=name, flags=flags, log_size=1 << 16)
+    return bpf.load_program(kind, code, name=name, flags=flags)
 
 
 def create_ports(count: int) -> int:

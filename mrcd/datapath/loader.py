@@ -108,7 +108,7 @@ _NICE_BESIDE_TRAFFIC = 10
 
 
 VERIFIED_AT_ONCE = 4
-"""Programs that the kernel verifies at once; each takes 16 MB for what the verifier says."""
+"""Programs that the kernel verifies at once."""
 
 
 @dataclass(frozen=True, slots=True)

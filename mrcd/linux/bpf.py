@@ -58,6 +58,8 @@ XDP_FLAGS_DRV_MODE = 1 << 2
 ATTR_SIZE = 144
 _LINE_MAX = 64  # programs in a line, as many as the kernel takes (BPF_MPROG_MAX)
 _INFO_SIZE = 80
+_STATISTICS_SIZE = 4096  # bytes; they are three lines
+_LOG_SIZE = 16 << 20  # bytes; for what the verifier says of a program that it refuses
 """Bytes of an info struct that are read here; the kernel fills as many as fit."""
 
 
@@ -94,9 +96,7 @@ def address_of(buf: ctypes.Array[ctypes.c_char]) -> int:
     return ctypes.addressof(buf)
 
 
-def load_program(
-    kind: int, insns: bytes, *, name: str, flags: int = 0, log_size: int = 16 << 20
-) -> tuple[int, str]:
+def load_program(kind: int, insns: bytes, *, name: str, flags: int = 0) -> tuple[int, str]:
     """Load a program and return its file descriptor and the verifier's summary line.
 
     `insns` is the program, 8 bytes an instruction; its map references are file descriptors
@@ -104,9 +104,8 @@ def load_program(
     """
     code = ctypes.create_string_buffer(insns, len(insns))
     licence = ctypes.create_string_buffer(b"GPL")
-    log = ctypes.create_string_buffer(log_size)
 
-    def attr(level: int) -> bytes:
+    def attr(level: int, log: ctypes.Array[ctypes.c_char]) -> bytes:
         return struct.pack(
             "=IIQQIIQII16sI",
             kind,
@@ -114,21 +113,23 @@ def load_program(
             address_of(code),
             address_of(licence),
             level,
-            log_size if level else 0,
-            address_of(log) if level else 0,
+            len(log),
+            address_of(log),
             0,
             flags,
             name.encode()[:15],
             0,
         )
 
+    log = ctypes.create_string_buffer(_STATISTICS_SIZE)
     try:
-        fd = call(PROG_LOAD, attr(4), f"load program {name}")  # 4: statistics only
+        fd = call(PROG_LOAD, attr(4, log), f"load program {name}")  # 4: statistics only
     except BpfError as first:
+        whole = ctypes.create_string_buffer(_LOG_SIZE)
         try:
-            call(PROG_LOAD, attr(1), f"load program {name}")
+            call(PROG_LOAD, attr(1, whole), f"load program {name}")
         except BpfError as failure:
-            text = log.value.decode(errors="replace")
+            text = whole.value.decode(errors="replace")
             raise BpfError(f"load program {name}", failure.errno or 0, text[-6000:]) from first
         raise
     lines = [
