@@ -130,10 +130,19 @@ static __always_inline u32 take_loss(struct resending *r, u32 price, struct path
 		if (!nscc_queues(tx))
 			tx->fault_ns = r->now;
 	}
+	/* Or the verifier would walk what follows once for each kind of loss and move. */
+	FORGET(r->cause, r->now);
+	FORGET(r->deaf, r->now);
+	FORGET(r->blamed, r->now);
+	FORGET(move->from, r->now);
+	FORGET(move->to, r->now);
 	if (r->timeout_ns >= NACK_LASTHOP)
 		nscc_trim(r->h, tx, entry->len, r->now);
 	else if (r->blamed || refused)
 		nscc_loss(r->h, tx, entry->len);
+	FORGET(r->blamed, r->now);
+	FORGET(refused, r->now);
+	FORGET(r->why, r->now);
 	/* Prefer another plane: the cause of the loss may affect all of this one. */
 	up = serving_planes(tx, r->up, r->spare);
 	r->new_id = pick_path(tx, up, up & ~(1ull << old_plane), r->b->turns, price);

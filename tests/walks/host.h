@@ -32,6 +32,9 @@ struct bpf_spin_lock {
 #include "mrc_wire.h"
 #include "mrc_abi.h"
 #include "bits.h"
+/* It has instructions of BPF, for the verifier alone. */
+#undef FORGET
+#define FORGET(n, unknown) ((void)(n), (void)(unknown))
 #include "path.h"
 #include "pick.h"
 #include "rtt.h"
