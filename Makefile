@@ -44,8 +44,8 @@ test-net: test-net-alone test-net-beside ## test in labs of network namespaces (
 test-net-alone: setup ## run the tests that measure time or load, one at a time (as root)
 	$(PYTEST) tests/net -m alone --junitxml=$(RESULTS)/net-alone.xml
 
-test-net-beside: setup ## run the other tests in labs, two at a time (as root)
-	$(PYTEST) tests/net -m "not alone" -n 2 --dist loadfile --junitxml=$(RESULTS)/net.xml || \
+test-net-beside: setup ## run the other tests in labs, three at a time (as root)
+	$(PYTEST) tests/net -m "not alone" -n 3 --dist loadfile --junitxml=$(RESULTS)/net.xml || \
 	{ test $$? -eq 1 && $(PYTEST) tests/net -m "not alone" --last-failed --last-failed-no-failures none \
 		--junitxml=$(RESULTS)/net-again.xml; }
 
