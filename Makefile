@@ -36,7 +36,7 @@ test-unit: setup ## run the unit tests
 test-bpf: setup ## test the BPF programs with golden packets (as root)
 	$(PYTEST) tests/bpf -n 2 --dist loadfile --junitxml=$(RESULTS)/bpf.xml
 
-# All labs share the machine's cores. What measures time or load runs one at a time, the rest two at
+# All labs share the machine's cores. What measures time or load runs one at a time, the rest three at
 # a time; a test that fails beside another one is judged by a run on its own, and named as such.
 # .ci/run fails if there are more than two of them.
 test-net: test-net-alone test-net-beside ## test in labs of network namespaces (as root)
