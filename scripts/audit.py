@@ -91,7 +91,7 @@ def vulnerabilities(wanted: Mapping[str, str], ask: Ask) -> tuple[str, list[Vuln
     why = []
     for service in SERVICES:
         try:
-            return service, _read(ask(service, dict([KNOWN]) | wanted), wanted)
+            return service, _read(ask(service, dict([KNOWN, *wanted.items()])), wanted)
         except Unreachable as error:
             why.append(f"{service}: {error}")
     raise Unreachable("; ".join(why))

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import os
 import platform
-import re
 import shutil
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+from scripts import audit
 from vm import results
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -39,18 +39,14 @@ def interpreter(version: str) -> Path | None:
     return kept[-1] if kept else None
 
 
-def versions() -> str:
-    """Return constraints for pip: what the package carries; the same for all architectures."""
-    return "".join(f"{each}\n" for each in re.findall(r"^[^ #]+==\S+", LOCKED.read_text(), re.M))
-
-
 def environment(python: Path, version: str) -> Path:
     """Make an environment with what the tests need; return its interpreter."""
     folder = WORK / version
     shutil.rmtree(folder, ignore_errors=True)
     subprocess.run([python, "-m", "venv", folder], check=True)
     own, carried = folder / "bin" / "python", folder / "versions.txt"
-    carried.write_text(versions())
+    carries = audit.locked(LOCKED.read_text())  # the same for all architectures
+    carried.write_text("".join(f"{name}=={version}\n" for name, version in carries.items()))
     install = [str(own), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
     install += ["-c", str(carried)]
     subprocess.run([*install, "-e", f"{ROOT}[dev]"], check=True, stderr=subprocess.DEVNULL)

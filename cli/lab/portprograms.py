@@ -51,7 +51,6 @@ def verified(name: str, ports: int | None = None, **numbers: int) -> tuple[int, 
     code = bytecode.instructions(_code(), name, maps, values)
     kind = bpf.PROG_TYPE_XDP if name == "lab_pass" else bpf.PROG_TYPE_SCHED_CLS
     flags = bpf.F_XDP_HAS_FRAGS if name == "lab_pass" else 0
-    # A small log keeps loading fast: a fault must take effect at once.
     return bpf.load_program(kind, code, name=name, flags=flags)
 
 

@@ -57,9 +57,9 @@ XDP_FLAGS_DRV_MODE = 1 << 2
 
 ATTR_SIZE = 144
 _LINE_MAX = 64  # programs in a line, as many as the kernel takes (BPF_MPROG_MAX)
-_INFO_SIZE = 80
 _STATISTICS_SIZE = 4096  # bytes; they are three lines
 _LOG_SIZE = 16 << 20  # bytes; for what the verifier says of a program that it refuses
+_INFO_SIZE = 80
 """Bytes of an info struct that are read here; the kernel fills as many as fit."""
 
 
