@@ -52,7 +52,8 @@ class Engine:
             asked.append(f'"{name}={value}:{value}"')
         runtime = '[engine]\nruntime = "runc"\n' if shutil.which("runc") else ""
         (self.folder / "containers.conf").write_text(
-            f"[containers]\ndefault_ulimits = [{', '.join(asked)}]\n{runtime}"
+            # A network of podman's own would leave a bridge and rules behind on this machine.
+            f'[containers]\nnetns = "host"\ndefault_ulimits = [{", ".join(asked)}]\n{runtime}'
         )
         (self.folder / "storage.conf").write_text(
             f'[storage]\ndriver = "overlay"\ngraphroot = "{self.folder}/graph"\n'
